@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(config.server.bind.len(), 2);
         assert_eq!(config.server.data_dir, PathBuf::from("d"));
         assert_eq!(config.server.name, "a.example");
-        assert!(config.registration_is_open());
+        assert!(config.registration.is_open(&config.server));
         assert!(!config.rate_limits.enabled);
     }
 }

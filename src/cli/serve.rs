@@ -78,10 +78,11 @@ fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
 
 /// What a new operator needs to know once the server runs.
 fn banner(config: &Config) -> String {
-    let url = config.local_url();
+    let url = config.server.local_url();
     let listening: Vec<_> =
         config.server.bind.iter().map(|bind| format!("http://{bind}")).collect();
-    let registration = match (config.registration_is_open(), config.registration.open) {
+    let registration = match (config.registration.is_open(&config.server), config.registration.open)
+    {
         (true, OpenRegistration::Auto) => "open, as only this machine can reach the server",
         (true, _) => "open: anyone who reaches the server can create an account",
         (false, OpenRegistration::Auto) => {
@@ -92,7 +93,7 @@ fn banner(config: &Config) -> String {
     let prefix = config.server.prefixes.first().map(ToString::to_string).unwrap_or_default();
     // If registration has stages, it takes several requests.
     let nothing_asked = config.registration.require == [Requirement::default()];
-    let try_next = if config.registration_is_open() && nothing_asked {
+    let try_next = if config.registration.is_open(&config.server) && nothing_asked {
         format!(
             "    curl {url}{prefix}/client/versions\n    \
                  curl -X POST {url}{prefix}/client/v3/register -d \\\n      \
@@ -110,7 +111,7 @@ fn banner(config: &Config) -> String {
     } else {
         ""
     };
-    let discovery = if config.server.discovery && config.announced_url().is_none() {
+    let discovery = if config.server.discovery && config.server.announced_url().is_none() {
         "  Discovery      off: set server.public_url to the address that clients use\n"
     } else {
         ""

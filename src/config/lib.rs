@@ -267,22 +267,89 @@ impl ServerNotices {
     }
 }
 
-impl Config {
+impl Server {
+    /// The address at which clients reach the server, without a trailing slash.
+    pub fn url(&self) -> String {
+        match (&self.public_url, self.bind.first()) {
+            (PublicUrl::Url(url), _) => url.to_string(),
+            (PublicUrl::Auto, Some(bind)) => format!("http://{}", reachable(*bind)),
+            (PublicUrl::Auto, None) => format!("http://{}", self.name),
+        }
+    }
+
+    /// The address that clients are told; none if the configuration names no address that works on
+    /// other machines.
+    pub fn announced_url(&self) -> Option<String> {
+        let Self { public_url, bind, trust_forwarded_for, .. } = self;
+        if *public_url == PublicUrl::Auto {
+            let first = bind.first()?.ip();
+            let only_local = bind.iter().all(|bind| bind.ip().is_loopback());
+            // Behind a proxy, clients know only the proxy's address.
+            if *trust_forwarded_for || first.is_unspecified() || first.is_loopback() && !only_local
+            {
+                return None;
+            }
+        }
+        Some(self.url())
+    }
+
+    /// How to contact the administrators, as a URI.
+    pub fn contact_uri(&self) -> String {
+        // The administrators of a domain read the mail of its postmaster (RFC 2142).
+        let postmaster = || format!("mailto:postmaster@{}", self.name.host());
+        self.admin_contact.uri().unwrap_or_else(postmaster)
+    }
+
+    /// The first listening address, as this machine can reach it.
+    pub fn local_url(&self) -> String {
+        let bind = self.bind.first();
+        bind.map_or_else(String::new, |bind| format!("http://{}", reachable(*bind)))
+    }
+}
+
+impl Registration {
     /// Whether anyone may register, with "auto" resolved.
-    pub fn registration_is_open(&self) -> bool {
-        match self.registration.open {
+    pub fn is_open(&self, server: &Server) -> bool {
+        match self.open {
             // A public address or a proxy in front means that others can reach the loopback
             // address.
             OpenRegistration::Auto => {
-                self.server.bind.iter().all(|bind| bind.ip().is_loopback())
-                    && self.server.public_url == PublicUrl::Auto
-                    && !self.server.trust_forwarded_for
+                server.bind.iter().all(|bind| bind.ip().is_loopback())
+                    && server.public_url == PublicUrl::Auto
+                    && !server.trust_forwarded_for
             }
             OpenRegistration::Yes => true,
             OpenRegistration::No => false,
         }
     }
+}
 
+impl Log {
+    /// The name of this node, in a cluster.
+    pub fn node_name(&self, server: &Server) -> String {
+        match &self.node {
+            NodeName::Name(name) => name.clone(),
+            NodeName::Auto => {
+                let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                let port = server.bind.first().map_or(0, SocketAddr::port);
+                format!("{machine}-{port}")
+            }
+        }
+    }
+}
+
+impl Passwords {
+    /// How many password hashes may be computed at once.
+    pub fn concurrent_hashes(&self) -> usize {
+        match self.concurrent {
+            // One processor stays free.
+            0 => std::thread::available_parallelism().map_or(1, |all| all.get().max(2) - 1),
+            number => number,
+        }
+    }
+}
+
+impl Config {
     /// The largest body of a request that is read as a whole.
     pub fn largest_body(&self) -> usize {
         let of_servers = if self.federation.enabled { limits::TRANSACTION_BYTES } else { 0 };
@@ -294,71 +361,12 @@ impl Config {
         Shares::new(self.http.body_memory_bytes, self.largest_body())
     }
 
-    /// The address at which clients reach the server, without a trailing slash.
-    pub fn public_url(&self) -> String {
-        match (&self.server.public_url, self.server.bind.first()) {
-            (PublicUrl::Url(url), _) => url.to_string(),
-            (PublicUrl::Auto, Some(bind)) => format!("http://{}", reachable(*bind)),
-            (PublicUrl::Auto, None) => format!("http://{}", self.server.name),
-        }
-    }
-
-    /// The address that clients are told; none if the configuration names no address that works on
-    /// other machines.
-    pub fn announced_url(&self) -> Option<String> {
-        let Server { public_url, bind, trust_forwarded_for, .. } = &self.server;
-        if *public_url == PublicUrl::Auto {
-            let first = bind.first()?.ip();
-            let only_local = bind.iter().all(|bind| bind.ip().is_loopback());
-            // Behind a proxy, clients know only the proxy's address.
-            if *trust_forwarded_for || first.is_unspecified() || first.is_loopback() && !only_local
-            {
-                return None;
-            }
-        }
-        Some(self.public_url())
-    }
-
-    /// How to contact the administrators, as a URI.
-    pub fn admin_contact(&self) -> String {
-        // The administrators of a domain read the mail of its postmaster (RFC 2142).
-        let postmaster = || format!("mailto:postmaster@{}", self.server.name.host());
-        self.server.admin_contact.uri().unwrap_or_else(postmaster)
-    }
-
-    /// The first listening address, as this machine can reach it.
-    pub fn local_url(&self) -> String {
-        let bind = self.server.bind.first();
-        bind.map_or_else(String::new, |bind| format!("http://{}", reachable(*bind)))
-    }
-
     /// The directory of the archive, unless there is none.
     pub fn archive_dir(&self) -> Option<PathBuf> {
         match &self.log.archive_dir {
             ArchiveDir::Auto => Some(self.server.data_dir.join("archive")),
             ArchiveDir::Off => None,
             ArchiveDir::Path(path) => Some(path.clone()),
-        }
-    }
-
-    /// The name of this node, in a cluster.
-    pub fn node_name(&self) -> String {
-        match &self.log.node {
-            NodeName::Name(name) => name.clone(),
-            NodeName::Auto => {
-                let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-                let port = self.server.bind.first().map_or(0, SocketAddr::port);
-                format!("{machine}-{port}")
-            }
-        }
-    }
-
-    /// How many password hashes may be computed at once.
-    pub fn concurrent_hashes(&self) -> usize {
-        match self.passwords.concurrent {
-            // One processor stays free.
-            0 => std::thread::available_parallelism().map_or(1, |all| all.get().max(2) - 1),
-            number => number,
         }
     }
 }

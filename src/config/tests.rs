@@ -166,7 +166,7 @@ fn what_is_printed_reads_back_as_the_same() {
     let printed = effective.to_toml();
     assert_eq!(file(&printed).unwrap().config, effective.config);
     assert!(printed.contains("This value is from: logcabin.toml:2."), "{printed}");
-    assert_eq!(effective.config.public_url(), "https://m.example.org");
+    assert_eq!(effective.config.server.url(), "https://m.example.org");
     for setting in SETTINGS {
         assert!(printed.contains(&format!("\n{} = ", setting.name)), "{}", setting.name);
     }
@@ -184,7 +184,10 @@ fn defaults_are_within_their_own_bounds() {
 
 #[test]
 fn registration_is_open_by_itself_only_on_loopback() {
-    let open = |text| file(text).unwrap().config.registration_is_open();
+    let open = |text| {
+        let Config { registration, server, .. } = file(text).unwrap().config;
+        registration.is_open(&server)
+    };
     assert!(open(""));
     assert!(open("[server]\nbind = [\"[::1]:1\", \"127.0.0.2:1\"]"));
     assert!(!open("[server]\nbind = [\"127.0.0.1:1\", \"192.168.0.1:1\"]"));
@@ -197,7 +200,7 @@ fn registration_is_open_by_itself_only_on_loopback() {
 fn whoever_runs_the_server_is_reached_as_configured_or_as_the_postmaster() {
     let contact = |text: &str| {
         let text = format!("[server]\nname = \"example.org:8448\"\n{text}");
-        file(&text).unwrap().config.admin_contact()
+        file(&text).unwrap().config.server.contact_uri()
     };
     assert_eq!(contact(""), "mailto:postmaster@example.org");
     for (given, told) in [
@@ -326,7 +329,7 @@ fn clients_are_told_no_address_that_holds_on_this_machine_alone() {
         let text = format!(
             "[server]\nbind = {bind:?}\ntrust_forwarded_for = {forwarded}\npublic_url = {url:?}\n"
         );
-        file(&text).unwrap().config.announced_url()
+        file(&text).unwrap().config.server.announced_url()
     };
     let local = "127.0.0.1:8008";
     assert_eq!(told(&[local, "[::1]:8008"], false, None).as_deref(), Some("http://127.0.0.1:8008"));

@@ -31,7 +31,7 @@ pub fn open(config: &Config) -> io::Result<(Arc<Store>, Arc<remote::RemoteFiles>
     let store = match &config.media.dir {
         MediaDir::Auto => Store::open(data_dir, min_free_bytes, thumbnail_bytes)?,
         MediaDir::Path(shared) => {
-            let shared = (&**shared, &*config.node_name());
+            let shared = (&**shared, &*config.log.node_name(&config.server));
             Store::open_shared(data_dir, shared, min_free_bytes, thumbnail_bytes)?
         }
     };

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, io, path::Path, sync::Arc};
 use crate::source::{Source, SourceError};
 use logcabin_base::{clock::Clock, limits};
 use logcabin_cluster::nats::{Files, Nodes};
-use logcabin_config::{Config, MediaDir};
+use logcabin_config::{self as config, Config, MediaDir};
 use logcabin_log::{
     AppendError, Log as _, StreamHeads,
     nats::{NatsError, NatsLog, NatsOptions},
@@ -57,11 +57,11 @@ fn open(data_dir: &Path) -> Result<Arc<SledLog>, OpenError> {
     SledLog::open(SledOptions::new(data_dir)).map(Arc::new)
 }
 
-fn options(config: &Config) -> Result<NatsOptions, ClusterError> {
-    if config.log.servers.is_empty() {
+fn options(log: &config::Log, server: &config::Server) -> Result<NatsOptions, ClusterError> {
+    if log.servers.is_empty() {
         return refused("name the NATS servers of the cluster: `--log nats://n1,n2,n3`");
     }
-    Ok(NatsOptions::of(config, Clock::system()))
+    Ok(NatsOptions::of(log, server, Clock::system()))
 }
 
 /// Creates a cluster that begins with the embedded log of `config`, whose server becomes its first
@@ -70,7 +70,7 @@ fn options(config: &Config) -> Result<NatsOptions, ClusterError> {
 /// # Errors
 /// If the log is empty or already that of a node, or the cluster has a stream.
 pub async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
-    let options = options(config)?;
+    let options = options(&config.log, &config.server)?;
     let local = open(&config.server.data_dir)?;
     let last = *local.durable().borrow();
     if last == Offset::ZERO {
@@ -96,7 +96,7 @@ pub async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
 /// # Errors
 /// If other nodes are running, or the log lacks records of the cluster.
 pub async fn move_out(config: &Config) -> Result<Moved, ClusterError> {
-    let options = options(config)?;
+    let options = options(&config.log, &config.server)?;
     let local = open(&config.server.data_dir)?;
     if !local.is_of_cluster() {
         return refused("the log is not that of a node");
@@ -148,7 +148,7 @@ async fn fetch_files(log: &NatsLog, data_dir: &Path) -> Result<u64, ClusterError
 /// # Errors
 /// If there is a log already, the cluster cannot be reached, or the records are not its own.
 pub async fn join(config: &Config, from: Option<&Path>) -> Result<Moved, ClusterError> {
-    let options = options(config)?;
+    let options = options(&config.log, &config.server)?;
     let local = open(&config.server.data_dir)?;
     if *local.durable().borrow() > Offset::ZERO && !local.is_of_cluster() {
         return refused("the data directory has a log already, which is not that of a node");

@@ -69,8 +69,11 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
         return Ok(Opened { log: Arc::clone(&local) as Arc<dyn Log>, local, shared: None });
     }
     check_durability(config).await?;
-    let shared =
-        NatsLog::open(Arc::clone(&local), NatsOptions::of(config, Clock::system())).await?;
+    let shared = NatsLog::open(
+        Arc::clone(&local),
+        NatsOptions::of(&config.log, &config.server, Clock::system()),
+    )
+    .await?;
     if *local.durable().borrow() > Offset::ZERO {
         let shared = Arc::new(shared);
         let log = Arc::clone(&shared) as Arc<dyn Log>;
@@ -90,7 +93,11 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
     drop(local);
     let local = open_local(config)?;
     let shared = Arc::new(
-        NatsLog::open(Arc::clone(&local), NatsOptions::of(config, Clock::system())).await?,
+        NatsLog::open(
+            Arc::clone(&local),
+            NatsOptions::of(&config.log, &config.server, Clock::system()),
+        )
+        .await?,
     );
     Ok(Opened { log: Arc::clone(&shared) as Arc<dyn Log>, local, shared: Some(shared) })
 }
@@ -165,7 +172,7 @@ impl Opened {
         log.caught_up().await?;
         let applied = self.local.durable().borrow().get() - from.get();
         let me = Me {
-            name: config.node_name(),
+            name: config.log.node_name(&config.server),
             id: log.node_id().map_err(|error| ServerError::Cluster(error.to_string()))?,
             bind: config.server.bind.iter().map(ToString::to_string).collect(),
         };

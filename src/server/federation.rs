@@ -62,7 +62,7 @@ impl Listening {
         shutdown: &Shutdown,
     ) -> Result<(Arc<Edge<Server>>, BoxFuture<'static, ()>), ServerError> {
         let Self { listeners, tls } = self;
-        let table = api::federation::endpoints(config);
+        let table = api::federation::endpoints();
         let mut config = config.clone();
         // With TLS of its own there is no proxy that could say where a request comes from.
         config.server.trust_forwarded_for &= tls.is_none();

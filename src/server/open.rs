@@ -126,8 +126,9 @@ impl Named {
         let messages = Messages::new(&config.email, &config.sms, &config.server.name, &outbound)
             .map_err(|error| ServerError::Messages(error.into()))?;
         let messages = Arc::new(messages);
-        let stages = uiaa::Stages::load(config, &messages).map_err(ServerError::Registration)?;
-        let providers = Providers::load(&config.sso, &api::sso_callback(config), &outbound)
+        let stages = uiaa::Stages::load(&config.registration, &config.captcha, &messages)
+            .map_err(ServerError::Registration)?;
+        let providers = Providers::load(&config.sso, &api::sso_callback(&config.server), &outbound)
             .map_err(|error| ServerError::Sso(error.into()))?;
         let clients = Clients::load(config).map_err(|error| ServerError::Oauth(error.into()))?;
         let to_gateways =
@@ -143,7 +144,7 @@ pub(super) fn warn_of(config: &Config) {
     if secret.is_some_and(SharedSecret::is_short) {
         warn!("registration.shared_secret has fewer than 16 characters: it may be guessed");
     }
-    if config.server.discovery && config.announced_url().is_none() {
+    if config.server.discovery && config.server.announced_url().is_none() {
         warn!(
             "clients are not told the server's address, because it is unknown which address they use; set server.public_url"
         );
@@ -230,7 +231,7 @@ impl Parts {
             shutdown.clone(),
         );
         let snapshots = Arc::new(snapshots.with_counts(Arc::clone(&unread)));
-        let passwords = Arc::new(Passwords::new(config));
+        let passwords = Arc::new(Passwords::new(&config.passwords, &config.rate_limits));
         let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
         let signer = token_key::signer(&config.server.data_dir);
         let federation = match config.federation.enabled {
@@ -251,7 +252,7 @@ impl Parts {
             identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
             snapshots: Arc::clone(&snapshots),
             last_seen: Arc::clone(&last_seen),
-            console: config.console.enabled.then(|| config.public_url()),
+            console: config.console.enabled.then(|| config.server.url()),
             room_names: Default::default(),
             notices: config.server_notices.clone(),
             federation: config.federation.clone(),
@@ -266,7 +267,7 @@ impl Parts {
         let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
         let lasting = Signer::new(private_key);
         let tag = cluster.as_ref().map_or_else(Tag::default, |cluster| Tag::of(cluster.tag()));
-        let unsubscribing = (lasting.clone(), api::unsubscribe_url(config));
+        let unsubscribing = (lasting.clone(), api::unsubscribe_url(&config.server));
         let mails = Mails::new(
             (&config.push, &config.email),
             engine,
@@ -303,7 +304,7 @@ impl Parts {
                 polls: Polls::default(),
             },
             sync: api::Synchronisation {
-                filters: Filters::new(config),
+                filters: Filters::new(&config.sync, &config.presence),
                 known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
                 connections: Connections::new(
                     limits::SLIDING_BYTES,
@@ -407,13 +408,13 @@ async fn open_engine(
         },
         accounts: AccountLimit {
             most: Some(config.registration.max_accounts).filter(|most| *most > 0),
-            admin_contact: config.admin_contact(),
+            admin_contact: config.server.contact_uri(),
         },
         quotas: Arc::new(quotas),
         clock: Clock::system(),
     };
     let engine = Engine::start(log, state, options).await?;
-    engine.keep_to(policies::sweep_policy(config).retention);
+    engine.keep_to(Arc::new(policies::retention(&config.retention)));
     Ok((engine, begun))
 }
 

@@ -8,7 +8,7 @@ use logcabin_base::{
     limits,
     metrics::{CacheName, metrics},
 };
-use logcabin_config::Config;
+use logcabin_config as config;
 use logcabin_read::{
     sync::v3::SyncFilter,
     view::filter::{BadFilter, EventFilter, Filter},
@@ -35,13 +35,13 @@ impl Weighter<Box<str>, Arc<SyncFilter>> for ByText {
 
 impl Filters {
     /// Filters within the limits of the configuration.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(sync: &config::Sync, presence: &config::Presence) -> Self {
         let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         Self {
             ready: Cache::with_weighter(1024, limits::FILTERS_BYTES, ByText),
-            timeline_limit: to_usize(config.sync.timeline_limit),
-            max_timeline_limit: to_usize(config.sync.max_timeline_limit),
-            presence: config.presence.enabled,
+            timeline_limit: to_usize(sync.timeline_limit),
+            max_timeline_limit: to_usize(sync.max_timeline_limit),
+            presence: presence.enabled,
         }
     }
 

@@ -84,7 +84,7 @@ impl Clients {
     pub fn load(config: &Config) -> Result<Self, ClientError> {
         let mut clients = BTreeMap::new();
         if config.console.enabled {
-            clients.insert(CONSOLE.to_owned(), console(config));
+            clients.insert(CONSOLE.to_owned(), console(&config.server));
         }
         for file in config.oauth.clients.iter() {
             let client =
@@ -108,9 +108,9 @@ impl Clients {
     }
 }
 
-fn console(config: &Config) -> Client {
-    let url = config.public_url();
-    let name = format!("Console of {}", config.server.name);
+fn console(server: &config::Server) -> Client {
+    let url = server.url();
+    let name = format!("Console of {}", server.name);
     let metadata = ClientMetadata {
         application_type: ApplicationType::Web,
         client_uri: format!("{url}/"),

@@ -11,28 +11,31 @@ use logcabin_snapshot as snapshot;
 
 /// What sweeps erase, and how often.
 pub fn sweep_policy(config: &Config) -> SweepPolicy {
-    let redacted_after = match config.erasure.redacted_after_seconds {
-        EraseAfter::Off => None,
-        EraseAfter::Seconds(seconds) => Some(Duration::from_secs(seconds.into())),
-    };
-    let retention = &config.retention;
+    let erasure = &config.erasure;
+    SweepPolicy {
+        redacted_after: seconds(&erasure.redacted_after_seconds).map(Duration::from_secs),
+        retention: Arc::new(retention(&config.retention)),
+        media_after: seconds(&config.media.lifetime_seconds).map(Duration::from_secs),
+        every: Duration::from_secs(erasure.sweep_seconds),
+    }
+}
+
+/// How long events are kept.
+pub fn retention(of: &config::Retention) -> Retention {
     let ms = |seconds: u64| seconds.saturating_mul(1000);
-    let seconds = |after: &EraseAfter| match after {
+    Retention {
+        default_ms: seconds(&of.default_seconds).map(ms),
+        rooms_say: of.rooms_say,
+        lowest_ms: ms(of.lowest_seconds),
+        highest_ms: seconds(&of.highest_seconds).map(ms),
+        rules: of.rules.iter().cloned().collect(),
+    }
+}
+
+fn seconds(after: &EraseAfter) -> Option<u64> {
+    match after {
         EraseAfter::Off => None,
         EraseAfter::Seconds(seconds) => Some(u64::from(*seconds)),
-    };
-    let retention = Retention {
-        default_ms: seconds(&retention.default_seconds).map(ms),
-        rooms_say: retention.rooms_say,
-        lowest_ms: ms(retention.lowest_seconds),
-        highest_ms: seconds(&retention.highest_seconds).map(ms),
-        rules: retention.rules.iter().cloned().collect(),
-    };
-    SweepPolicy {
-        redacted_after,
-        retention: Arc::new(retention),
-        media_after: seconds(&config.media.lifetime_seconds).map(Duration::from_secs),
-        every: Duration::from_secs(config.erasure.sweep_seconds),
     }
 }
 

@@ -4,27 +4,27 @@ use reqwest::Url;
 use ruma::api::client::session::login::v3 as login_v3;
 
 use logcabin_base::text::encoded;
-use logcabin_config::Config;
+use logcabin_config as config;
 
 /// The public address of the client-server API.
-pub(super) fn client_api(config: &Config) -> String {
-    format!("{}{}/client/v3", config.public_url(), prefix(config))
+pub(super) fn client_api(server: &config::Server) -> String {
+    format!("{}{}/client/v3", server.url(), prefix(server))
 }
 
 /// The path prefix of addresses given to others: the standard one, if it is served.
-pub(super) fn prefix(config: &Config) -> String {
-    let mut prefixes: Vec<_> = config.server.prefixes.iter().map(ToString::to_string).collect();
+pub(super) fn prefix(server: &config::Server) -> String {
+    let mut prefixes: Vec<_> = server.prefixes.iter().map(ToString::to_string).collect();
     prefixes.sort_by_key(|prefix| prefix != "/_matrix");
     prefixes.into_iter().next().unwrap_or_default()
 }
 
 /// Whether this address leads a browser back to the login page after a login elsewhere.
-pub(super) fn is_login_page(config: &Config, url: &Url) -> bool {
+pub(super) fn is_login_page(server: &config::Server, url: &Url) -> bool {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
-    config.server.prefixes.iter().any(|prefix| {
-        let page = format!("{}{prefix}/static/client/login", config.public_url());
+    server.prefixes.iter().any(|prefix| {
+        let page = format!("{}{prefix}/static/client/login", server.url());
         url.as_str().strip_prefix(&page).is_some_and(|rest| rest.is_empty() || rest == "/")
     })
 }
@@ -36,54 +36,58 @@ pub(super) const CONSOLE_LOGIN: &str = "/_logcabin/console/login";
 pub(super) const CONSOLE_SIGN_IN: &str = "/_logcabin/console/sign_in";
 
 /// Whether `url` is the address of [`CONSOLE_LOGIN`], to which single sign-on may lead back.
-pub(super) fn is_console_login(config: &Config, url: &Url) -> bool {
-    let own = format!("{}{CONSOLE_LOGIN}", config.public_url()).parse::<Url>();
-    config.console.enabled && own.is_ok_and(|own| own == *url)
+pub(super) fn is_console_login(
+    console: &config::Console,
+    server: &config::Server,
+    url: &Url,
+) -> bool {
+    let own = format!("{}{CONSOLE_LOGIN}", server.url()).parse::<Url>();
+    console.enabled && own.is_ok_and(|own| own == *url)
 }
 
 /// Whether clients can use OAuth 2.0: it is not turned off, and the server knows by which address
 /// browsers reach it.
-pub(super) fn is_offered(config: &Config) -> bool {
-    config.oauth.enabled && config.announced_url().is_some()
+pub(super) fn is_offered(oauth: &config::Oauth, server: &config::Server) -> bool {
+    oauth.enabled && server.announced_url().is_some()
 }
 
 /// The issuer of OAuth 2.0: below it are all its endpoints and pages.
-pub(super) fn issuer(config: &Config) -> String {
-    format!("{}{}/oauth2", config.public_url(), prefix(config))
+pub(super) fn issuer(server: &config::Server) -> String {
+    format!("{}{}/oauth2", server.url(), prefix(server))
 }
 
 /// The path of the issuer. Pages link to each other by it, because they may be opened at another
 /// address than the public one.
-pub(super) fn path(config: &Config) -> String {
-    let issuer = issuer(config);
+pub(super) fn path(server: &config::Server) -> String {
+    let issuer = issuer(server);
     issuer.parse::<Url>().map_or(issuer, |url| url.path().to_owned())
 }
 
 /// The address of the page on which users manage their account.
-pub(super) fn account_url(config: &Config) -> String {
-    format!("{}/account", issuer(config))
+pub(super) fn account_url(server: &config::Server) -> String {
+    format!("{}/account", issuer(server))
 }
 
 /// The path of the page that goes on with this registration.
-pub(super) fn sign_up_of(config: &Config, session: &str) -> String {
-    format!("{}/sign_up?session={}", path(config), encoded(session))
+pub(super) fn sign_up_of(server: &config::Server, session: &str) -> String {
+    format!("{}/sign_up?session={}", path(server), encoded(session))
 }
 
 /// What `/.well-known/matrix/client` says, for login responses.
-pub(super) fn discovery_info(config: &Config) -> Option<login_v3::DiscoveryInfo> {
-    let homeserver = login_v3::HomeserverInfo::new(base_url(config)?);
+pub(super) fn discovery_info(server: &config::Server) -> Option<login_v3::DiscoveryInfo> {
+    let homeserver = login_v3::HomeserverInfo::new(base_url(server)?);
     let mut info = login_v3::DiscoveryInfo::new(homeserver);
     info.identity_server =
-        identity_server(config).map(|url| login_v3::IdentityServerInfo::new(url.to_owned()));
+        identity_server(server).map(|url| login_v3::IdentityServerInfo::new(url.to_owned()));
     Some(info)
 }
 
 /// The address that clients are told, if they are told any.
-pub(super) fn base_url(config: &Config) -> Option<String> {
-    config.announced_url().filter(|_| config.server.discovery)
+pub(super) fn base_url(server: &config::Server) -> Option<String> {
+    server.announced_url().filter(|_| server.discovery)
 }
 
 /// The identity server that clients are told.
-pub(super) fn identity_server(config: &Config) -> Option<&str> {
-    config.server.identity_server.as_deref()
+pub(super) fn identity_server(server: &config::Server) -> Option<&str> {
+    server.identity_server.as_deref()
 }

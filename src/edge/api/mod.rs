@@ -122,7 +122,7 @@ mod tests {
             }
         }
         let config = Config::default();
-        let served = [endpoints(&config).list(), federation::endpoints(&config).list()];
+        let served = [endpoints(&config).list(), federation::endpoints().list()];
         let served: BTreeMap<_, _> = served
             .iter()
             .flatten()

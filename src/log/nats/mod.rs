@@ -64,7 +64,7 @@ use super::{
     check_size, store::SledLog,
 };
 use logcabin_base::clock::{Clock, random_bytes};
-use logcabin_config::Config;
+use logcabin_config as config;
 use logcabin_record::{Offset, Record};
 
 /// How a node reaches the stream.
@@ -89,8 +89,7 @@ pub struct NatsOptions {
 }
 
 impl NatsOptions {
-    pub fn of(config: &Config, clock: Clock) -> Self {
-        let log = &config.log;
+    pub fn of(log: &config::Log, server: &config::Server, clock: Clock) -> Self {
         Self {
             servers: log.servers.iter().map(|server| server.0.clone()).collect(),
             stream: log.stream.0.clone(),
@@ -98,7 +97,7 @@ impl NatsOptions {
             max_bytes: log.stream_bytes,
             credentials: log.credentials_file.as_ref().map(|file| file.0.clone()),
             ca: log.ca_file.as_ref().map(|file| file.0.clone()),
-            node: config.node_name(),
+            node: log.node_name(server),
             clock,
         }
     }

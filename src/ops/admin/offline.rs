@@ -110,14 +110,14 @@ async fn on_log(
     ));
     let office = Office {
         engine,
-        passwords: Arc::new(Passwords::new(config)),
+        passwords: Arc::new(Passwords::new(&config.passwords, &config.rate_limits)),
         policy: config.passwords.clone(),
         signer: token_key::signer(&config.server.data_dir),
         identity,
         snapshots: Arc::clone(&snapshots),
         // Only what was recorded is known.
         last_seen: Arc::new(LastSeen::new(0)),
-        console: config.console.enabled.then(|| config.public_url()),
+        console: config.console.enabled.then(|| config.server.url()),
         room_names: Default::default(),
         notices: config.server_notices.clone(),
         federation: config.federation.clone(),

@@ -106,7 +106,7 @@ impl Media {
             cluster,
             federation,
             store,
-            remote: Remote::new(remote, config, bodies)?,
+            remote: Remote::new(remote, &config.federation, &config.outbound, bodies)?,
             pictures: LongWork::with_places(percent, limits::PICTURES_AT_ONCE),
             uploaded: Notify::new(),
             under_way: Mutex::default(),

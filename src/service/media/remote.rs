@@ -21,7 +21,7 @@ use tracing::{debug, error};
 use super::{FileError, Found, Media, Wanted};
 use crate::{federation::Federation, requester::Requester};
 use logcabin_base::{arrival::Pace, bodies::Bodies, limits, places::Places, shutdown::Shutdown};
-use logcabin_config::Config;
+use logcabin_config as config;
 use logcabin_media::remote::{RemoteFile, RemoteFiles};
 use logcabin_outside::{
     federation::{NoFile, OnItsWay, Unreachable},
@@ -91,12 +91,12 @@ impl Remote {
     /// When the client for other addresses cannot be made.
     pub(super) fn new(
         files: Arc<RemoteFiles>,
-        config: &Config,
+        federation: &config::Federation,
+        outbound: &config::Outbound,
         bodies: &Arc<Bodies>,
     ) -> Result<Self, OutboundError> {
-        let allowed = &config.federation.allowed_networks;
-        let is_on = config.federation.enabled;
-        let outbound = is_on.then(|| Outbound::public_only(&config.outbound, bodies, allowed));
+        let (is_on, allowed) = (federation.enabled, &federation.allowed_networks);
+        let outbound = is_on.then(|| Outbound::public_only(outbound, bodies, allowed));
         let (of_origin, of_caller, at_once) = limits::REMOTE_FILES_AT_ONCE;
         Ok(Self {
             files,

@@ -15,7 +15,7 @@ use std::{
 use ruma::UserId;
 
 use self::{guesses::Guesses, hasher::Hasher};
-use logcabin_config::Config;
+use logcabin_config as config;
 use logcabin_record::command::Secret;
 
 /// Makes and checks password hashes.
@@ -63,11 +63,10 @@ pub struct Guess<'a> {
 }
 
 impl Passwords {
-    /// With the settings of the configuration.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(settings: &config::Passwords, limits: &config::RateLimits) -> Self {
         Self {
-            hasher: Hasher::new(config.passwords.iterations, config.concurrent_hashes()),
-            guesses: config.rate_limits.enabled.then(|| Guesses::new(&config.rate_limits)),
+            hasher: Hasher::new(settings.iterations, settings.concurrent_hashes()),
+            guesses: limits.enabled.then(|| Guesses::new(limits)),
             on_wrong: OnceLock::new(),
         }
     }
@@ -138,11 +137,13 @@ mod tests {
     use super::*;
 
     fn passwords() -> Passwords {
-        let mut config = Config::default();
-        config.passwords.iterations = 1000;
-        config.rate_limits.wrong_passwords_of_address = "1/h burst 20".parse().unwrap();
-        config.rate_limits.wrong_passwords_for_user = "1/h burst 30".parse().unwrap();
-        Passwords::new(&config)
+        let settings = config::Passwords { iterations: 1000, ..config::Passwords::default() };
+        let limits = config::RateLimits {
+            wrong_passwords_of_address: "1/h burst 20".parse().unwrap(),
+            wrong_passwords_for_user: "1/h burst 30".parse().unwrap(),
+            ..config::RateLimits::default()
+        };
+        Passwords::new(&settings, &limits)
     }
 
     fn from(last: u8, name: &str) -> Guess<'_> {

@@ -9,7 +9,7 @@ use ruma::{
 use serde_json::{Map, json};
 
 use super::{Offer, captcha::Captcha, terms::Terms};
-use logcabin_config::{Config, FilePath, value::RegistrationStage};
+use logcabin_config::{self as config, FilePath, value::RegistrationStage};
 use logcabin_decide::threepid::Validated;
 use logcabin_outside::mail::Messages;
 use logcabin_record::{command::TokenHash, threepid::Medium};
@@ -27,17 +27,21 @@ impl Stages {
     ///
     /// # Errors
     /// When a required stage lacks its configuration: which one, and what it needs.
-    pub fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
-        let captcha = match (&config.captcha.secret_key_file, &config.captcha.public_key) {
+    pub fn load(
+        registration: &config::Registration,
+        captcha: &config::Captcha,
+        messages: &Messages,
+    ) -> Result<Self, String> {
+        let captcha = match (&captcha.secret_key_file, &captcha.public_key) {
             (Some(file), Some(public_key)) => {
                 let secret_key =
                     file.read().map_err(|error| format!("captcha.secret_key_file: {error}"))?;
-                let captcha = Captcha::new(&config.captcha, public_key, &secret_key);
+                let captcha = Captcha::new(captcha, public_key, &secret_key);
                 Some(captcha.map_err(|error| format!("the captcha: {error}"))?)
             }
             _ => None,
         };
-        let terms = match &config.registration.terms {
+        let terms = match &registration.terms {
             Some(FilePath(path)) => {
                 let wrong = |error: String| format!("the terms, {}: {error}", path.display());
                 let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
@@ -48,7 +52,7 @@ impl Stages {
 
         let mut flows: Vec<Vec<AuthType>> = vec![Vec::new()];
         let mut params = Map::new();
-        for requirement in &config.registration.require {
+        for requirement in &registration.require {
             let mut longer = Vec::new();
             for stage in &requirement.0 {
                 let needs = |what: &str| {

@@ -98,22 +98,23 @@ pub(super) async fn well_known(
     _: discover_homeserver::Request,
 ) -> Result<Json, ApiError> {
     let config = &cx.app.config;
-    let url = base_url(config)
+    let url = base_url(&config.server)
         .ok_or_else(|| ApiError::not_found("This server does not say where it is."))?;
     let mut document = Map::new();
     let mut tell = |name: &str, value: Value| document.insert(name.to_owned(), value);
     tell("m.homeserver", json!({ "base_url": url }));
-    if let Some(url) = identity_server(config) {
+    if let Some(url) = identity_server(&config.server) {
         tell("m.identity_server", json!({ "base_url": url }));
     }
-    if addresses::is_offered(config) {
+    if addresses::is_offered(&config.oauth, &config.server) {
         // For clients that do not know `auth_metadata` yet.
-        let (issuer, account) = (addresses::issuer(config), addresses::account_url(config));
+        let (issuer, account) =
+            (addresses::issuer(&config.server), addresses::account_url(&config.server));
         let told = json!({ "issuer": issuer, "account": account });
         tell("org.matrix.msc2965.authentication", told);
     }
     // The earlier place of the information in `/rtc/transports`.
-    let services = voip::livekit(config);
+    let services = voip::livekit(&config.rtc);
     if !services.is_empty() {
         tell("org.matrix.msc4143.rtc_foci", services.into());
     }

@@ -13,7 +13,7 @@ use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, endpoint},
 };
-use logcabin_config::Config;
+use logcabin_config::Rtc;
 
 endpoint! {
     /// The path that clients use, and the proposed one.
@@ -51,12 +51,12 @@ fn password(secret: &str, username: &str) -> Result<String, ApiError> {
 }
 
 pub(super) async fn transports(cx: Cx<Server>, _: Transports) -> Result<Json, ApiError> {
-    to_json(&json!({ "rtc_transports": livekit(&cx.app.config) }))
+    to_json(&json!({ "rtc_transports": livekit(&cx.app.config.rtc) }))
 }
 
 /// The LiveKit services in the format for clients.
-pub(super) fn livekit(config: &Config) -> Vec<Value> {
-    let urls = config.rtc.livekit_urls.iter().map(ToString::to_string);
+pub(super) fn livekit(rtc: &Rtc) -> Vec<Value> {
+    let urls = rtc.livekit_urls.iter().map(ToString::to_string);
     urls.map(|url| json!({ "type": "livekit", "livekit_service_url": url })).collect()
 }
 

@@ -60,8 +60,8 @@ pub(crate) fn no_interactive_authentication(
     if grant_of(app, session).is_none() {
         return Ok(());
     }
-    let page = if is_offered(&app.config) {
-        format!("on the page of your account, {}", account_url(&app.config))
+    let page = if is_offered(&app.config.oauth, &app.config.server) {
+        format!("on the page of your account, {}", account_url(&app.config.server))
     } else {
         "by a login of another kind".to_owned()
     };
@@ -78,7 +78,7 @@ pub(crate) fn confirm_reset(app: &Server, session: &Session) -> Result<bool, Api
     if app.engine.state().oauth.may_reset(&session.user_id, now_ms) {
         return Ok(true);
     }
-    let url = format!("{}?action={RESET}", account_url(&app.config));
+    let url = format!("{}?action={RESET}", account_url(&app.config.server));
     // Under the name of the specification, and of MSC4312.
     let stages = ["m.oauth", RESET];
     let params = stages.map(|stage| (stage.to_owned(), json!({ "url": url })));

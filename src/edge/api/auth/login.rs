@@ -55,7 +55,8 @@ pub(super) async fn login_types(
         flows.push(LoginType::Password(PasswordLoginType::new()));
     }
     // Single sign-on leads to this server's own pages, too.
-    let oauth = is_offered(config) && (config.login.password || !providers.is_empty());
+    let oauth = is_offered(&config.oauth, &config.server)
+        && (config.login.password || !providers.is_empty());
     let by_sso = oauth || !providers.is_empty();
     // Clients show nothing else beside a preferred flow. A user with a password here gives it to
     // the client at once; clients of the OAuth API do not ask for these flows.
@@ -146,7 +147,7 @@ pub(super) async fn login(
         response.home_server = Some(cx.app.config.server.name.clone());
         response.refresh_token = tokens.refresh;
         response.expires_in = tokens.expires_in;
-        response.well_known = discovery_info(&cx.app.config);
+        response.well_known = discovery_info(&cx.app.config.server);
         response
     };
     Ok(response)

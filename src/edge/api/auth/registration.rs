@@ -271,7 +271,7 @@ async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<Owne
 }
 
 fn must_be_open(app: &Server) -> Result<(), ApiError> {
-    if app.config.registration_is_open() {
+    if app.config.registration.is_open(&app.config.server) {
         Ok(())
     } else {
         Err(ApiError::forbidden("Registration is closed on this server."))

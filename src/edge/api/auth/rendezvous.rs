@@ -278,7 +278,7 @@ pub(super) async fn former_create(cx: Anyone, request: FormerCreate) -> Result<R
     let (id, meeting) = cx.app.auth.former_rendezvous.begin(cx.body.clone(), cx.now_ms());
     // With the same prefix as the client's request.
     let path = cx.uri.path().trim_end_matches('/');
-    let url = format!("{}{path}/{id}", cx.app.config.public_url());
+    let url = format!("{}{path}/{id}", cx.app.config.server.url());
     let reply = Reply::json(to_json(&json!({ "url": url }))?.0).with_status(StatusCode::CREATED);
     Ok(described(reply, &meeting))
 }

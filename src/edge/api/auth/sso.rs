@@ -23,7 +23,7 @@ use crate::{
     http::{ApiError, ErrorCode, Reply},
 };
 use logcabin_base::{clock::random_token, tag::Tag};
-use logcabin_config::Config;
+use logcabin_config::{self as config, Config};
 use logcabin_outside::oidc::{OidcError, Provider};
 
 /// The longest time that a browser may take, in milliseconds.
@@ -60,8 +60,8 @@ pub(in crate::api) struct Trip {
 }
 
 /// The address to which providers send browsers back.
-pub fn callback(config: &Config) -> String {
-    format!("{}/login/sso/callback", client_api(config))
+pub fn callback(server: &config::Server) -> String {
+    format!("{}/login/sso/callback", client_api(server))
 }
 
 /// Sends a browser to a provider.
@@ -84,7 +84,7 @@ pub(in crate::api) async fn set_out(
     if signed.len() > COOKIE_BYTES {
         return Err(ApiError::bad_request("The address of the app is too long for this."));
     }
-    let cookie = cookie(&app.config, &trip.state, &signed, AWAY_MS / 1000)?;
+    let cookie = cookie(&app.config.server, &trip.state, &signed, AWAY_MS / 1000)?;
     Ok(see(&url)?.with_header(SET_COOKIE, cookie))
 }
 
@@ -146,8 +146,8 @@ pub(in crate::api) fn redirect_url(
 
 /// Whether the administrators trust this address.
 pub(in crate::api) fn is_trusted(config: &Config, url: &Url) -> bool {
-    is_login_page(config, url)
-        || is_console_login(config, url)
+    is_login_page(&config.server, url)
+        || is_console_login(&config.console, &config.server, url)
         || config.sso.redirects.0.iter().any(|known| known.covers(url))
 }
 
@@ -209,12 +209,12 @@ pub(in crate::api) fn hash(text: &str) -> String {
 
 /// A cookie for the way back from a provider.
 pub(in crate::api) fn cookie(
-    config: &Config,
+    server: &config::Server,
     state: &str,
     value: &str,
     seconds: u64,
 ) -> Result<HeaderValue, ApiError> {
-    let url = callback(config);
+    let url = callback(server);
     let path = url.parse::<Url>().map_or_else(|_| "/".to_owned(), |url| url.path().to_owned());
     let secure = if url.starts_with("https:") { "; Secure" } else { "" };
     let name = cookie_name(state);

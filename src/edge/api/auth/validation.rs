@@ -139,7 +139,7 @@ fn check_offered(app: &Server, purpose: Purpose, medium: Medium) -> Result<(), A
         return Err(ApiError::new(ErrorCode::ThreepidMediumNotSupported, what));
     }
     match purpose {
-        Purpose::Register if !app.config.registration_is_open() => {
+        Purpose::Register if !app.config.registration.is_open(&app.config.server) => {
             Err(ApiError::forbidden("Registration is closed on this server."))
         }
         Purpose::Add if !app.config.accounts.third_party_ids => {
@@ -303,7 +303,7 @@ fn check_next_link(app: &Server, link: &str) -> Result<Url, ApiError> {
     }
     let url = Url::parse(link).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     let url = url.ok_or_else(|| refused("`next_link` is not an address of the web."))?;
-    let own = Url::parse(&app.config.public_url()).ok();
+    let own = Url::parse(&app.config.server.url()).ok();
     let allowed = url.host_str().is_some_and(|host| {
         let is = |pattern: &String| Glob::new(pattern).is_some_and(|glob| glob.is(host));
         own.as_ref().and_then(Url::host_str) == Some(host)
@@ -317,7 +317,7 @@ fn check_next_link(app: &Server, link: &str) -> Result<Url, ApiError> {
 
 fn submit_url(app: &Server) -> String {
     let prefix = app.config.server.prefixes.first().map_or_else(String::new, ToString::to_string);
-    format!("{}{}", app.config.public_url(), SUBMIT.replacen("/_matrix", &prefix, 1))
+    format!("{}{}", app.config.server.url(), SUBMIT.replacen("/_matrix", &prefix, 1))
 }
 
 /// The link in a mail. It contains the address to go to afterwards, which may contain secrets of

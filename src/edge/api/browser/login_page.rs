@@ -12,7 +12,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::text::encoded;
-use logcabin_config::Config;
+use logcabin_config as config;
 
 endpoint! {
     /// Its path, with and without a trailing slash.
@@ -26,9 +26,9 @@ const SCRIPT: &str = include_str!("login_page.js");
 pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiError> {
     let config = &cx.app.config;
     let providers = cx.app.outside.providers.all();
-    let here = address(config, cx.uri.query());
+    let here = address(&config.server, cx.uri.query());
     let here = encoded(&here);
-    let api = client_api(config);
+    let api = client_api(&config.server);
     let body = html! {
         p id="message" role="status" aria-live="polite" {}
         div id="ways" {
@@ -60,10 +60,10 @@ pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiE
 }
 
 /// The page's address, with its query but without login tokens.
-fn address(config: &Config, query: Option<&str>) -> String {
+fn address(server: &config::Server, query: Option<&str>) -> String {
     let pairs = query.unwrap_or_default().split('&');
     let kept: Vec<_> =
         pairs.filter(|pair| !pair.is_empty() && !pair.starts_with("loginToken=")).collect();
-    let address = format!("{}{}/static/client/login/", config.public_url(), prefix(config));
+    let address = format!("{}{}/static/client/login/", server.url(), prefix(server));
     if kept.is_empty() { address } else { format!("{address}?{}", kept.join("&")) }
 }

@@ -91,9 +91,9 @@ pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Repl
     let body = html! {
         @if let Some(error) = refused { p.bad role="alert" { (error.message()) } }
         @if own::is_possible(app) {
-            a.button.second href={ (app.config.public_url()) (CONSOLE_SIGN_IN) } { "Log in with your account" }
+            a.button.second href={ (app.config.server.url()) (CONSOLE_SIGN_IN) } { "Log in with your account" }
         }
-        @let own = format!("{}{CONSOLE_LOGIN}", app.config.public_url());
+        @let own = format!("{}{CONSOLE_LOGIN}", app.config.server.url());
         @for provider in app.outside.providers.all() {
             a.button.second href={
                 "/_matrix/client/v3/login/sso/redirect/" (encoded(provider.id()))
@@ -157,7 +157,7 @@ pub(super) fn cookie(
     limits: &str,
     seconds: u64,
 ) -> Result<HeaderValue, ApiError> {
-    let secure = if app.config.public_url().starts_with("https:") { "; Secure" } else { "" };
+    let secure = if app.config.server.url().starts_with("https:") { "; Secure" } else { "" };
     let text = format!("{pair}; {limits}; HttpOnly; Max-Age={seconds}{secure}");
     HeaderValue::from_str(&text).map_err(ApiError::internal)
 }

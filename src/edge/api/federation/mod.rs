@@ -21,11 +21,10 @@ use super::{
     server::Server,
 };
 use crate::http::{ApiError, Class, Cx, Table, cheap, limited};
-use logcabin_config::Config;
 use logcabin_service::federation::Receiving;
 
 /// Every endpoint for other homeservers.
-pub fn endpoints(_: &Config) -> Table<Server> {
+pub fn endpoints() -> Table<Server> {
     Table::new(&["/_matrix"])
         .on(version, cheap())
         .on(keys::own, cheap())

@@ -3,7 +3,7 @@
 pub(super) use crate::api::addresses::{issuer, path};
 use logcabin_base::limits;
 pub(super) use logcabin_base::text::encoded;
-use logcabin_config::Config;
+use logcabin_config::Server;
 
 /// The pages to which a sign-in may lead.
 const TARGETS: [&str; 4] = ["account", "authorize", "continue", "link"];
@@ -31,13 +31,13 @@ impl Next {
     }
 
     /// Its path.
-    pub(super) fn location(&self, config: &Config) -> String {
-        format!("{}/{}", path(config), self.0)
+    pub(super) fn location(&self, server: &Server) -> String {
+        format!("{}/{}", path(server), self.0)
     }
 
     /// A page with `next` in its query, which leads there.
-    pub(super) fn by(&self, config: &Config, page: &str) -> String {
-        format!("{}/{page}?next={}", path(config), encoded(&self.0))
+    pub(super) fn by(&self, server: &Server, page: &str) -> String {
+        format!("{}/{page}?next={}", path(server), encoded(&self.0))
     }
 
     /// A parameter of its query.
@@ -59,10 +59,10 @@ mod tests {
 
     #[test]
     fn a_sign_in_leads_to_pages_of_this_server_alone() {
-        let config = Config::default();
+        let server = Server::default();
         for given in ["account", "authorize?client_id=x&state=%22", "link?user_code=A-B"] {
             assert_eq!(Next::of(Some(given)).as_str(), given);
-            assert!(Next::of(Some(given)).location(&config).starts_with("/_matrix/oauth2/"));
+            assert!(Next::of(Some(given)).location(&server).starts_with("/_matrix/oauth2/"));
         }
         let long = format!("account?{}", "x".repeat(2 * limits::OAUTH_REQUEST_BYTES));
         for given in [

@@ -134,7 +134,7 @@ impl Asked {
             redirect_uri: redirect_uri.to_owned(),
             fragment: mode == Some("fragment"),
             state: None,
-            issuer: issuer(&app.config),
+            issuer: issuer(&app.config.server),
         };
         let state = given.get("state");
         if state.is_none_or(|state| state.len() <= OPAQUE_BYTES) {
@@ -238,7 +238,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
     // A recent proof need not be repeated.
     let rest = format!("authorize?{}", without(query, &["prompt"]));
     if asked.prompt.contains("create") {
-        return see(&Next::of(Some(&rest)).by(&app.config, "sign_up"));
+        return see(&Next::of(Some(&rest)).by(&app.config.server, "sign_up"));
     }
     let Some(signed_in) = signed_in.filter(|signed_in| !asked.wants_proof(app, signed_in)) else {
         let rest = match asked.max_age {
@@ -246,7 +246,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
             _ => rest,
         };
         let again = if visitor.user().is_some() { "&again=1" } else { "" };
-        return see(&format!("{}{again}", Next::of(Some(&rest)).by(&app.config, "sign_in")));
+        return see(&format!("{}{again}", Next::of(Some(&rest)).by(&app.config.server, "sign_in")));
     };
     visitor.keep(app, question(app, &visitor, &signed_in, &asked, query, &request.headers))
 }
@@ -272,12 +272,12 @@ fn question(
         (look::scope(app, &asked.scope, user_id))
         p.note {
             "You are signed in as " strong { (user_id) } ". "
-            a href={ (Next::of(Some(&rest)).by(&app.config, "sign_in")) "&again=1" } {
+            a href={ (Next::of(Some(&rest)).by(&app.config.server, "sign_in")) "&again=1" } {
                 "Use another account"
             }
         }
         @if let Err(why) = &may { p.bad role="alert" { (why) } }
-        form method="post" action={ (path(&app.config)) "/" (about(query)) } {
+        form method="post" action={ (path(&app.config.server)) "/" (about(query)) } {
             (look::proof(app, visitor, &about(query)))
             @if may.is_ok() {
                 button type="submit" name="answer" value="allow" { "Allow" }

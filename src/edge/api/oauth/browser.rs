@@ -28,7 +28,7 @@ use logcabin_base::{
     clock::{millis, random_token},
     limits,
 };
-use logcabin_config::Config;
+use logcabin_config as config;
 use logcabin_decide::oauth::SignIn;
 use logcabin_record::{
     Offset, Origin,
@@ -83,7 +83,7 @@ impl Visitor {
     /// The browser that sent these headers.
     pub(super) fn of(app: &Server, headers: &HeaderMap) -> Self {
         let (state, now_ms) = (app.engine.state(), app.engine.clock().now_ms());
-        let name = name(&app.config);
+        let name = name(&app.config.server);
         let valid = |cookie: &&str| cookie.len() == 43 && cookie.is_ascii();
         let mut given: Vec<&str> = cookies(headers, name).filter(valid).collect();
         let signed_in = |cookie: &str| {
@@ -160,7 +160,7 @@ impl Visitor {
         if self.knows {
             return Ok(reply);
         }
-        Ok(reply.with_header(header::SET_COOKIE, cookie(&app.config, &self.cookie, None)?))
+        Ok(reply.with_header(header::SET_COOKIE, cookie(&app.config.server, &self.cookie, None)?))
     }
 }
 
@@ -215,27 +215,31 @@ pub(super) async fn sign_in(app: &Server, arrival: Arrival<'_>) -> Result<Header
     };
     let origin = Origin { request: request_id.into(), ..Origin::default() };
     app.engine.propose(origin, proposal).await?.into_inner();
-    self::cookie(&app.config, &cookie, Some(seconds))
+    self::cookie(&app.config.server, &cookie, Some(seconds))
 }
 
 /// A cookie that ends the sign-in.
-pub(super) fn forgotten(config: &Config) -> Result<HeaderValue, ApiError> {
-    cookie(config, "", Some(0))
+pub(super) fn forgotten(server: &config::Server) -> Result<HeaderValue, ApiError> {
+    cookie(server, "", Some(0))
 }
 
-fn is_secure(config: &Config) -> bool {
-    issuer(config).starts_with("https:")
+fn is_secure(server: &config::Server) -> bool {
+    issuer(server).starts_with("https:")
 }
 
-fn name(config: &Config) -> &'static str {
+fn name(server: &config::Server) -> &'static str {
     // Browsers take one with this prefix from secure pages alone.
-    if is_secure(config) { "__Secure-logcabin_browser" } else { "logcabin_browser" }
+    if is_secure(server) { "__Secure-logcabin_browser" } else { "logcabin_browser" }
 }
 
-fn cookie(config: &Config, value: &str, seconds: Option<u64>) -> Result<HeaderValue, ApiError> {
-    let (name, path) = (name(config), path(config));
+fn cookie(
+    server: &config::Server,
+    value: &str,
+    seconds: Option<u64>,
+) -> Result<HeaderValue, ApiError> {
+    let (name, path) = (name(server), path(server));
     let age = seconds.map_or_else(String::new, |seconds| format!("; Max-Age={seconds}"));
-    let secure = if is_secure(config) { "; Secure" } else { "" };
+    let secure = if is_secure(server) { "; Secure" } else { "" };
     HeaderValue::from_str(&format!(
         "{name}={value}; Path={path}{age}; HttpOnly; SameSite=Lax{secure}"
     ))
@@ -244,7 +248,7 @@ fn cookie(config: &Config, value: &str, seconds: Option<u64>) -> Result<HeaderVa
 
 /// Sends a browser in which a user has just signed in, with this cookie, where that leads.
 pub(super) fn go_on(app: &Server, next: &Next, cookie: HeaderValue) -> Result<Reply, ApiError> {
-    let location = next.location(&app.config);
+    let location = next.location(&app.config.server);
     let reply = if next.is("continue") {
         // A client that is trusted is next. Browsers hold a redirect to it against the policy of
         // the page whose form was sent, which cannot name it: a page of its own starts over.

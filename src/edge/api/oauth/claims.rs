@@ -77,7 +77,7 @@ pub(super) async fn id_token(
     let now = app.engine.clock().now_ms() / 1000;
     let hash = Sha256::digest(access_token.as_bytes());
     let mut claims = json!({
-        "iss": issuer(&app.config),
+        "iss": issuer(&app.config.server),
         "sub": user_id,
         "aud": client_id,
         "iat": now,

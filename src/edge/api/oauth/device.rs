@@ -103,7 +103,7 @@ async fn begin(cx: &Cx<Server, ()>, headers: &HeaderMap) -> Result<Reply, Failur
     }
     let user_code = user_code.ok_or_else(|| ApiError::unavailable("Try again."))?;
     let shown = shown(&user_code);
-    let uri = format!("{}/link", issuer(&app.config));
+    let uri = format!("{}/link", issuer(&app.config.server));
     Ok(answered(&json!({
         "device_code": device_code,
         "user_code": shown,
@@ -157,7 +157,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LinkPage) -> Result<Reply,
     let Some(signed_in) = visitor.signed_in() else {
         let code = given.as_deref().and_then(typed);
         let code = code.map_or_else(String::new, |code| format!("?user_code={}", shown(&code)));
-        return see(&Next::of(Some(&format!("link{code}"))).by(&app.config, "sign_in"));
+        return see(&Next::of(Some(&format!("link{code}"))).by(&app.config.server, "sign_in"));
     };
     let Some(given) = given else {
         return visitor.keep(app, entry(app, None, "").reply());
@@ -180,7 +180,7 @@ fn entry(app: &Server, wrong: Option<&str>, given: &str) -> Page {
     let body = html! {
         p { "Enter the code that your other device shows." }
         (look::alert(wrong))
-        form method="get" action={ (path(&app.config)) "/link" } {
+        form method="get" action={ (path(&app.config.server)) "/link" } {
             label for="user_code" { "Code" }
             input type="text" id="user_code" name="user_code" value=(given) required
                 autocomplete="off" autocapitalize="characters" spellcheck="false" autofocus
@@ -214,14 +214,14 @@ fn question(
         (look::scope(app, &scope, &signed_in.user_id))
         p.note {
             "You are signed in as " strong { (signed_in.user_id) } ". "
-            a href={ (again.by(&app.config, "sign_in")) "&again=1" } { "Use another account" }
+            a href={ (again.by(&app.config.server, "sign_in")) "&again=1" } { "Use another account" }
         }
         p.bad {
             "Allow this only if the device is yours and in front of you. If somebody sent you the \
              code or a link, they are trying to get into your account."
         }
         @if let Err(why) = &may { p.bad role="alert" { (why) } }
-        form method="post" action={ (path(&app.config)) "/link" } {
+        form method="post" action={ (path(&app.config.server)) "/link" } {
             (look::proof(app, visitor, &about(request)))
             input type="hidden" name="user_code" value=(code);
             @if may.is_ok() {

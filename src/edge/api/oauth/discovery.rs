@@ -14,7 +14,7 @@ use crate::{
     },
     http::{ApiError, Cx, Json, Reply, endpoint},
 };
-use logcabin_config::Config;
+use logcabin_config as config;
 use logcabin_record::{client::GrantType, scope};
 
 endpoint! {
@@ -73,17 +73,18 @@ pub(super) async fn openid_configuration(
 
 pub(super) async fn auth_issuer(cx: Cx<Server, ()>, _: AuthIssuer) -> Result<Json, ApiError> {
     must_be_offered(&cx.app)?;
-    to_json(&json!({ "issuer": issuer(&cx.app.config) }))
+    to_json(&json!({ "issuer": issuer(&cx.app.config.server) }))
 }
 
 fn told(app: &Server) -> Result<Reply, ApiError> {
     must_be_offered(app)?;
+    let metadata = metadata(&app.config.oauth, &app.config.server);
     let caching = HeaderValue::from_static("public, max-age=600");
-    Ok(Reply::json(metadata(&app.config).to_string()).with_header(CACHE_CONTROL, caching))
+    Ok(Reply::json(metadata.to_string()).with_header(CACHE_CONTROL, caching))
 }
 
-fn metadata(config: &Config) -> Value {
-    let issuer = issuer(config);
+fn metadata(oauth: &config::Oauth, server: &config::Server) -> Value {
+    let issuer = issuer(server);
     let at = |name: &str| format!("{issuer}/{name}");
     let mut metadata = json!({
         "issuer": issuer,
@@ -93,7 +94,7 @@ fn metadata(config: &Config) -> Value {
         "device_authorization_endpoint": at("device"),
         "userinfo_endpoint": at("userinfo"),
         "jwks_uri": at("keys.json"),
-        "account_management_uri": account_url(config),
+        "account_management_uri": account_url(server),
         "account_management_actions_supported": ACTIONS,
         "authorization_response_iss_parameter_supported": true,
         "claims_supported": [
@@ -114,7 +115,7 @@ fn metadata(config: &Config) -> Value {
         "token_endpoint_auth_methods_supported": AUTH_METHODS,
         "revocation_endpoint_auth_methods_supported": AUTH_METHODS,
     });
-    if config.oauth.registration {
+    if oauth.registration {
         metadata["registration_endpoint"] = at("register").into();
     }
     metadata

@@ -36,7 +36,7 @@ pub(in crate::api) struct Attempt(String);
 
 /// Whether users can log in to the console this way.
 pub(in crate::api) fn is_possible(app: &Server) -> bool {
-    is_offered(&app.config) && console(app).is_ok()
+    is_offered(&app.config.oauth, &app.config.server) && console(app).is_ok()
 }
 
 fn console(app: &Server) -> Result<Client, ApiError> {
@@ -84,7 +84,7 @@ impl Attempt {
             ("max_age", &*max_age),
         ]);
         let query = query.map_err(ApiError::internal)?;
-        Ok(format!("{}/authorize?{query}", issuer(&app.config)))
+        Ok(format!("{}/authorize?{query}", issuer(&app.config.server)))
     }
 
     /// The one of a browser that comes back with this state.
@@ -110,7 +110,7 @@ pub(in crate::api) async fn arrive(
             "This login was started in another browser, or too long ago. Start again.",
         )
     })?;
-    if cx.query("iss")?.as_deref() != Some(&*issuer(&app.config)) {
+    if cx.query("iss")?.as_deref() != Some(&*issuer(&app.config.server)) {
         return Err(ApiError::forbidden("This does not come from the sign-in of this server."));
     }
     let Some(code) = cx.query("code")? else {

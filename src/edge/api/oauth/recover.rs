@@ -71,7 +71,7 @@ fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Pag
         (look::alert(wrong))
         @if possible {
             p { "You will get a message at an address that your account has." }
-            form method="post" action={ (path(&app.config)) "/recover" } {
+            form method="post" action={ (path(&app.config.server)) "/recover" } {
                 (look::proof(app, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="address" {
@@ -86,7 +86,7 @@ fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Pag
         } @else {
             p { "Passwords cannot be reset here. Ask the administrator of this server." }
         }
-        p { a href=(next.by(&app.config, "sign_in")) { "Back to signing in" } }
+        p { a href=(next.by(&app.config.server, "sign_in")) { "Back to signing in" } }
     };
     Page::new("Forgot your password?", body)
 }
@@ -99,7 +99,7 @@ fn waiting(app: &Server, visitor: &Visitor, next: &Next, sent: &Sent, wrong: Opt
             @else { "Open the link in the message that was sent to you, then continue here." }
         }
         (look::alert(wrong))
-        form method="post" action={ (path(&app.config)) "/recover" } {
+        form method="post" action={ (path(&app.config.server)) "/recover" } {
             (look::proof(app, visitor, ABOUT))
             input type="hidden" name="next" value=(next.as_str());
             (sent.fields())

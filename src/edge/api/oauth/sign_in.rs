@@ -33,7 +33,7 @@ use crate::{
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
-use logcabin_config::Config;
+use logcabin_config as config;
 use logcabin_record::command::SignedInBy;
 
 endpoint! {
@@ -85,7 +85,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: SignInPage) -> Result<Repl
     let visitor = Visitor::of(app, &request.headers);
     let again = cx.query("again")?.is_some();
     if visitor.user().is_some() && !again {
-        return see(&next.location(&app.config));
+        return see(&next.location(&app.config.server));
     }
     let hint = next.parameter("login_hint");
     let hint = hint.as_deref().map(|hint| hint.strip_prefix("mxid:").unwrap_or(hint));
@@ -109,7 +109,7 @@ fn form(
         (look::purpose(app, next, headers))
         (look::alert(wrong))
         @if by_password {
-            form method="post" action={ (path(config)) "/sign_in" } {
+            form method="post" action={ (path(&config.server)) "/sign_in" } {
                 (look::proof(app, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="user" { "User name or e-mail address" }
@@ -128,12 +128,12 @@ fn form(
             p { "Nobody can sign in to this server by its pages." }
         }
         @if recover::is_possible(app) {
-            p { a href=(next.by(config, "recover")) { "Forgot your password?" } }
+            p { a href=(next.by(&config.server, "recover")) { "Forgot your password?" } }
         }
         @if sign_up::is_possible(app) {
             p {
                 "No account on " (config.server.name) " yet? "
-                a href=(next.by(config, "sign_up")) { "Create one" }
+                a href=(next.by(&config.server, "sign_up")) { "Create one" }
             }
         }
     };
@@ -211,18 +211,18 @@ pub(in crate::api) async fn arrived(
 ) -> Result<(HeaderValue, String), ApiError> {
     let arrival = Arrival::of(cx, headers, user_id, by);
     let cookie = browser::sign_in(&cx.app, arrival).await?;
-    Ok((cookie, Next::of(Some(next)).location(&cx.app.config)))
+    Ok((cookie, Next::of(Some(next)).location(&cx.app.config.server)))
 }
 
 /// Sends a browser that comes from a client without OAuth 2.0 to all ways to sign in, or to
 /// register.
 pub(in crate::api) fn choose_way(
-    config: &Config,
+    server: &config::Server,
     redirect_url: &Url,
     register: bool,
 ) -> Result<Reply, ApiError> {
     let next = format!("continue?redirectUrl={}", encoded(redirect_url.as_str()));
-    see(&Next::of(Some(&next)).by(config, if register { "sign_up" } else { "sign_in" }))
+    see(&Next::of(Some(&next)).by(server, if register { "sign_up" } else { "sign_in" }))
 }
 
 /// What the form of the page about going on is about.
@@ -236,7 +236,7 @@ pub(super) async fn go_on(cx: Cx<Server, ()>, request: Continue) -> Result<Reply
     let redirect_url = sso::redirect_url(&app.config, cx.query("redirectUrl")?)?;
     let visitor = Visitor::of(app, &request.headers);
     let Some(signed_in) = visitor.signed_in() else {
-        return choose_way(&app.config, &redirect_url, false);
+        return choose_way(&app.config.server, &redirect_url, false);
     };
     if sso::is_trusted(&app.config, &redirect_url) && signed_in.is_fresh(app, JUST_NOW) {
         return see(sso::with_token(app, &signed_in.user_id, redirect_url)?.as_str());
@@ -247,11 +247,11 @@ pub(super) async fn go_on(cx: Cx<Server, ()>, request: Continue) -> Result<Reply
         p {
             "You are about to give " strong { (place) } " access to your account "
             strong { (signed_in.user_id) } ". "
-            a href={ (Next::of(Some(&query)).by(&app.config, "sign_in")) "&again=1" } {
+            a href={ (Next::of(Some(&query)).by(&app.config.server, "sign_in")) "&again=1" } {
                 "Use another account"
             }
         }
-        form method="post" action={ (path(&app.config)) "/" (query) } {
+        form method="post" action={ (path(&app.config.server)) "/" (query) } {
             (look::proof(app, &visitor, &about(&redirect_url)))
             button type="submit" { "Continue" }
         }

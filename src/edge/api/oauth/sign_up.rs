@@ -55,7 +55,7 @@ const NEXT: &str = "org.logcabin.next";
 
 /// Whether anyone can create an account.
 pub(super) fn is_possible(app: &Server) -> bool {
-    app.config.registration_is_open() && app.config.login.password
+    app.config.registration.is_open(&app.config.server) && app.config.login.password
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: SignUpPage) -> Result<Reply, ApiError> {
@@ -83,7 +83,7 @@ fn form(
         (look::purpose(app, next, headers))
         (look::alert(wrong))
         @if possible {
-            form method="post" action={ (path(config)) "/sign_up" } {
+            form method="post" action={ (path(&config.server)) "/sign_up" } {
                 (look::proof(app, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="username" { "User name" }
@@ -103,7 +103,7 @@ fn form(
         (look::ways(app, next, possible))
         p {
             "You have an account? "
-            a href=(next.by(config, "sign_in")) { "Sign in" }
+            a href=(next.by(&config.server, "sign_in")) { "Sign in" }
         }
     };
     Page::new(format!("Create an account on {}", config.server.name), body)
@@ -195,7 +195,7 @@ async fn go_on(
         stages = session.next_stages().await;
     }
     let page_of = |stage: &AuthType| {
-        let api = client_api(&app.config);
+        let api = client_api(&app.config.server);
         let api = api.parse::<Url>().map_or(api, |url| url.path().to_owned());
         format!("{api}/auth/{stage}/fallback/web?session={}", encoded(id))
     };
@@ -209,7 +209,7 @@ async fn go_on(
                     a.button href=(page_of(stage)) { (what_to_do(stage)) }
                 }
                 @if several.contains(&AuthType::Dummy) {
-                    form method="post" action={ (path(&app.config)) "/sign_up" } {
+                    form method="post" action={ (path(&app.config.server)) "/sign_up" } {
                         (look::proof(app, &visitor, ABOUT))
                         input type="hidden" name="session" value=(id);
                         button.second type="submit" { "Leave it out" }

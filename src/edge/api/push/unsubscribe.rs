@@ -15,7 +15,7 @@ use crate::{
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
-use logcabin_config::Config;
+use logcabin_config as config;
 use logcabin_decide::pusher::RemovePusher;
 use logcabin_outside::pushers::unsubscription;
 use logcabin_record::pusher::PusherEnd;
@@ -38,9 +38,9 @@ endpoint! {
 }
 
 /// The address of the page, without the token.
-pub fn url(config: &Config) -> String {
-    let prefix = config.server.prefixes.first().map_or_else(String::new, ToString::to_string);
-    format!("{}{}", config.public_url(), PATH.replacen("/_matrix", &prefix, 1))
+pub fn url(server: &config::Server) -> String {
+    let prefix = server.prefixes.first().map_or_else(String::new, ToString::to_string);
+    format!("{}{}", server.url(), PATH.replacen("/_matrix", &prefix, 1))
 }
 
 /// The page of the link in a mail.

@@ -23,8 +23,7 @@ endpoint! {
 /// The policies of the server: the default as `*`, those of the user's rooms, and the limits for
 /// rooms' own policies. All in milliseconds.
 pub(super) async fn configuration(cx: Cx<Server>, _: Configuration) -> Result<Json, ApiError> {
-    let policy = policies::sweep_policy(&cx.app.config);
-    let retention = policy.retention;
+    let retention = policies::retention(&cx.app.config.retention);
     let mut policies = Map::new();
     let lives = |lifetime_ms: Option<u64>| match lifetime_ms {
         Some(lifetime_ms) => json!({ "max_lifetime": lifetime_ms }),

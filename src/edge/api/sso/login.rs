@@ -117,10 +117,10 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
         }
         None => {
             let redirect_url = redirect_url(&app.config, cx.query("redirectUrl")?)?;
-            if request.idp_id.is_none() && is_offered(&app.config) {
+            if request.idp_id.is_none() && is_offered(&app.config.oauth, &app.config.server) {
                 // All ways to sign in, and to register, are on one page.
                 let register = cx.query("action")?.as_deref() == Some("register");
-                return oauth::choose_way(&app.config, &redirect_url, register);
+                return oauth::choose_way(&app.config.server, &redirect_url, register);
             }
             Errand::Login { redirect_url }
         }
@@ -139,7 +139,7 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
 pub(super) async fn come_back(cx: Cx<Server, ()>, request: Callback) -> Result<Reply, ApiError> {
     let state = cx.query("state")?.ok_or_else(|| ApiError::bad_request(NOT_COMPLETE))?;
     // The login ends here, whatever its result.
-    let forget = cookie(&cx.app.config, &state, "", 0)?;
+    let forget = cookie(&cx.app.config.server, &state, "", 0)?;
     match arrive(&cx, &request.headers, &state).await {
         // It may have the cookie of a browser that is signed in now.
         Ok(reply) => Ok(reply.and_header(SET_COOKIE, forget)),
@@ -357,8 +357,11 @@ pub(super) async fn link(cx: Cx<Server>, request: Link) -> Result<Json, ApiError
     confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, request.body.auth.as_ref())
         .await?;
     let errand = signed(app, ERRAND, &Errand::Link { user_id: cx.caller.user_id.clone() })?;
-    let url =
-        format!("{}/login/sso/redirect/{}?errand={errand}", client_api(&app.config), provider.id());
+    let url = format!(
+        "{}/login/sso/redirect/{}?errand={errand}",
+        client_api(&app.config.server),
+        provider.id()
+    );
     json(&json!({ "url": url, "expires_in_ms": AWAY_MS }))
 }
 
@@ -377,7 +380,7 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     // page.
     let mark = random_token();
     let browser = hash(&mark);
-    let cookie = cookie(&app.config, &browser, &mark, AWAY_MS / 1000)?;
+    let cookie = cookie(&app.config.server, &browser, &mark, AWAY_MS / 1000)?;
     let errand = Errand::Confirm { session, browser };
     let errand = signed(app, ERRAND, &errand)?;
     let body = html! {
@@ -446,7 +449,7 @@ fn choose_provider(app: &Server, query: &str) -> Reply {
 }
 
 fn buttons<'a>(app: &Server, providers: impl Iterator<Item = &'a Provider>, query: &str) -> Markup {
-    let api = client_api(&app.config);
+    let api = client_api(&app.config.server);
     html! {
         @for provider in providers {
             a.button href={ (api) "/login/sso/redirect/" (provider.id()) "?" (query) } {
@@ -557,7 +560,7 @@ fn pending(
 
 fn script(app: &Server, pending: &str) -> String {
     // Relative, because the page may be opened at another address than the public one.
-    let endpoint = format!("{}/login/sso/account", client_api(&app.config));
+    let endpoint = format!("{}/login/sso/account", client_api(&app.config.server));
     let path = endpoint.parse::<Url>().map_or(endpoint, |url| url.path().to_owned());
     format!("const endpoint = {}, pending = {};\n{SCRIPT}", literal(&path), literal(&pending))
 }

@@ -85,7 +85,7 @@ pub(in crate::api) const BROWSER: &str = "org.logcabin.browser";
 async fn continuation(app: &Server, session: &str) -> Option<String> {
     let now_ms = app.engine.clock().now_ms();
     let parameters = app.auth.uiaa.parameters(session, now_ms).await;
-    parameters.0.contains_key(BROWSER).then(|| sign_up_of(&app.config, session))
+    parameters.0.contains_key(BROWSER).then(|| sign_up_of(&app.config.server, session))
 }
 
 /// The subject of a page.

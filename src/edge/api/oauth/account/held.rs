@@ -135,6 +135,6 @@ impl Visit<'_> {
         deactivate::close(&self.cx.app, self.origin(), user_id, erase, None).await?;
         let body = html! { p role="status" { "Your account is deactivated. Farewell." } };
         let page = Page::new("Deactivated", body).reply();
-        Ok(Done::Reply(page.with_header(SET_COOKIE, forgotten(&self.app.config)?)))
+        Ok(Done::Reply(page.with_header(SET_COOKIE, forgotten(&self.app.config.server)?)))
     }
 }

@@ -127,7 +127,7 @@ impl Visit<'_> {
 
     /// Sends the browser to prove again who the user is.
     fn prove(&self) -> Result<Reply, ApiError> {
-        see(&format!("{}&again=1", self.next().by(&self.app.config, "sign_in")))
+        see(&format!("{}&again=1", self.next().by(&self.app.config.server, "sign_in")))
     }
 
     fn origin(&self) -> Origin {
@@ -135,7 +135,7 @@ impl Visit<'_> {
     }
 
     fn href(&self, action: &Action) -> String {
-        format!("{}/account{}", path(&self.app.config), action.query())
+        format!("{}/account{}", path(&self.app.config.server), action.query())
     }
 
     /// A form for an act, upon something.
@@ -200,7 +200,7 @@ impl Visit<'_> {
                 button.second type="submit" { "Sign out of this page" }
             }))
             p {
-                a href={ (self.next().by(config, "sign_in")) "&again=1" } { "Use another account" }
+                a href={ (self.next().by(&config.server, "sign_in")) "&again=1" } { "Use another account" }
             }
         }
     }
@@ -223,7 +223,7 @@ fn visit<'a>(
     let Some(signed_in) = visitor.signed_in() else {
         let query = cx.uri.query().unwrap_or_default();
         let next = Next::of(Some(&format!("account?{query}")));
-        return Ok(Err(see(&next.by(&app.config, "sign_in"))?));
+        return Ok(Err(see(&next.by(&app.config.server, "sign_in"))?));
     };
     Ok(Ok(Visit { app, cx, visitor, signed_in, headers, action }))
 }
@@ -299,8 +299,8 @@ impl Visit<'_> {
         let user_id = self.signed_in.user_id.clone();
         let proposal = SignOut { user_id, browsers: vec![self.visitor.hash] };
         self.app.engine.propose(self.origin(), proposal).await?.into_inner();
-        let reply = see(&Next::of(None).by(&self.app.config, "sign_in"))?;
-        Ok(Done::Reply(reply.with_header(SET_COOKIE, forgotten(&self.app.config)?)))
+        let reply = see(&Next::of(None).by(&self.app.config.server, "sign_in"))?;
+        Ok(Done::Reply(reply.with_header(SET_COOKIE, forgotten(&self.app.config.server)?)))
     }
 }
 
