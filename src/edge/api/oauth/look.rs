@@ -50,7 +50,7 @@ pub(super) fn ways(app: &Server, next: &Next, second: bool) -> Markup {
     html! {
         @for provider in app.outside.providers.all() {
             a.button.second[second]
-                href={ (next.by(&app.config, "sso")) "&provider=" (encoded(provider.id())) } {
+                href={ (next.by(&app.config.server, "sso")) "&provider=" (encoded(provider.id())) } {
                 "Continue with " (provider.name())
             }
         }
