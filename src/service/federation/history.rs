@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 use tracing::debug;
 
 use super::{
-    fetch::{Allowance, StateEvents, as_many_as_state, not_fetched},
+    fetch::{Allowance, StateResponse, as_many_as_state, not_fetched},
     memory::GapMemory,
     outliers::parts,
     pdu::{Pdu, PduError},
@@ -38,7 +38,7 @@ use logcabin_state::{
 const VISIBILITY: &str = "m.room.history_visibility";
 
 #[derive(Deserialize)]
-struct Backfilled {
+struct BackfillResponse {
     #[serde(default, deserialize_with = "as_many_as_state")]
     pdus: Vec<Box<RawValue>>,
 }
@@ -256,7 +256,7 @@ impl Receiving<'_> {
             limits::GAP_EVENTS,
             from.join("&")
         );
-        let answered: Backfilled = self.ask(server, Question::get(path), budget).await?;
+        let answered: BackfillResponse = self.ask(server, Question::get(path), budget).await?;
         let mut sent = HashMap::new();
         // Some homeservers also send the events that were named in the request.
         for raw in answered.pdus.iter().take(limits::GAP_EVENTS + limits::PREDECESSORS) {
@@ -449,7 +449,8 @@ impl Receiving<'_> {
             return Ok(setting("{}"));
         }
         let answer = self.state(server, room, event_id, &mut budget.state).await?;
-        let whole: StateEvents<'_> = answer.parts().map_err(|error| not_fetched(server, &error))?;
+        let whole: StateResponse<'_> =
+            answer.parts().map_err(|error| not_fetched(server, &error))?;
         // Only one of them is needed.
         let found = whole.pdus.iter().find(|raw| visibility_in(raw).is_some());
         let found = found.and_then(|raw| Pdu::of_room(room, raw).ok());

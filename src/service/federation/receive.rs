@@ -52,7 +52,7 @@ struct Place {
 }
 
 #[derive(Default, serde::Deserialize)]
-struct References<'a> {
+struct EventReferences<'a> {
     #[serde(borrow, default)]
     auth_events: Vec<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -61,15 +61,15 @@ struct References<'a> {
 
 /// The same in event format 1.
 #[derive(serde::Deserialize)]
-struct ReferencePairs<'a> {
+struct EventReferencePairs<'a> {
     #[serde(borrow, default)]
     auth_events: Vec<Pair<Cow<'a, str>>>,
     #[serde(borrow, default)]
     prev_events: Vec<Pair<Cow<'a, str>>>,
 }
 
-impl<'a> From<ReferencePairs<'a>> for References<'a> {
-    fn from(ReferencePairs { auth_events, prev_events }: ReferencePairs<'a>) -> Self {
+impl<'a> From<EventReferencePairs<'a>> for EventReferences<'a> {
+    fn from(EventReferencePairs { auth_events, prev_events }: EventReferencePairs<'a>) -> Self {
         let ids = |pairs: Vec<Pair<Cow<'a, str>>>| pairs.into_iter().map(|pair| pair.0).collect();
         Self { auth_events: ids(auth_events), prev_events: ids(prev_events) }
     }
@@ -99,10 +99,10 @@ impl Verified {
         self.references().prev_events
     }
 
-    fn references(&self) -> References<'_> {
+    fn references(&self) -> EventReferences<'_> {
         serde_json::from_str(self.pdu.get()).unwrap_or_else(|_| {
-            let pairs = serde_json::from_str::<ReferencePairs<'_>>(self.pdu.get());
-            pairs.map(References::from).unwrap_or_default()
+            let pairs = serde_json::from_str::<EventReferencePairs<'_>>(self.pdu.get());
+            pairs.map(EventReferences::from).unwrap_or_default()
         })
     }
 

@@ -54,20 +54,20 @@ enum Fails {
 enum Answered {
     Accepted,
     /// Because of its contents.
-    Refused(ErrorAnswer),
+    Refused(RefusedTransaction),
     /// It has taken enough for now, and says when it takes more.
     Later(Duration),
 }
 
 /// The answer of a homeserver that refuses a transaction.
 #[derive(Clone, Debug)]
-pub(super) struct ErrorAnswer {
+pub(super) struct RefusedTransaction {
     status: u16,
     /// What it says about it.
     said: String,
 }
 
-impl ErrorAnswer {
+impl RefusedTransaction {
     /// Whether it is not clear that the contents are the cause.
     const fn is_fault(&self) -> bool {
         self.status == FAULT
@@ -79,7 +79,7 @@ impl ErrorAnswer {
 pub(super) enum Failure {
     Unreachable(Unreachable),
     /// It does not even accept an empty transaction.
-    Everything(ErrorAnswer),
+    Everything(RefusedTransaction),
     /// It accepts no more for some time.
     Later(Duration),
 }
@@ -115,7 +115,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(unreachable) => unreachable.fmt(f),
-            Self::Everything(ErrorAnswer { status, said }) => {
+            Self::Everything(RefusedTransaction { status, said }) => {
                 write!(f, "it refuses every transaction with status {status}: {said}")
             }
             Self::Later(pause) => write!(f, "it takes no more for {} s", pause.as_secs()),
@@ -140,7 +140,7 @@ struct Delivery<'a> {
     /// It has failed itself.
     has_failed: bool,
     /// Items with which the homeserver fails, while it is not known whether it does with others.
-    suspects: Vec<(usize, ErrorAnswer)>,
+    suspects: Vec<(usize, RefusedTransaction)>,
     fails: Fails,
     /// The id of the next transaction.
     id: String,
@@ -393,7 +393,7 @@ impl Sender {
     async fn probe(
         &self,
         server: &ServerName,
-        refusal: &ErrorAnswer,
+        refusal: &RefusedTransaction,
         fails: Fails,
     ) -> Result<(), Failure> {
         let id = random_letters(20);
@@ -442,10 +442,10 @@ impl Sender {
 
 impl<'a> Delivery<'a> {
     /// Sets an item aside that the homeserver refuses alone.
-    fn set_aside(&mut self, index: usize, refusal: ErrorAnswer, at_ms: u64) {
+    fn set_aside(&mut self, index: usize, refusal: RefusedTransaction, at_ms: u64) {
         let item = &self.load.items[index];
         let record = item.of.and_then(|of| self.left.get(of.checked_sub(self.done)?).copied());
-        let ErrorAnswer { status, said } = refusal;
+        let RefusedTransaction { status, said } = refusal;
         let (item, of) = (item.name(), item.of);
         let aside = AsideItem { record, item, at_ms, status: Some(status), reason: said };
         self.aside.push((of, aside));
@@ -470,7 +470,7 @@ impl<'a> Delivery<'a> {
 fn read(server: &ServerName, answer: &Answer, fails: Fails) -> Result<Answered, Unreachable> {
     let status = answer.status.as_u16();
     if REFUSING.contains(&status) || (status == FAULT && fails == Fails::Long) {
-        return Ok(Answered::Refused(ErrorAnswer { status, said: errors(&answer.body) }));
+        return Ok(Answered::Refused(RefusedTransaction { status, said: errors(&answer.body) }));
     }
     if let Some(pause) = answer.refused().and_then(|refused| refused.retry_after) {
         return Ok(Answered::Later(pause));

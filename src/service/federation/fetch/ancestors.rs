@@ -26,7 +26,7 @@ struct MissingEvents {
 /// The events whose auth events were asked for while one event was judged, so that none is asked
 /// for twice.
 #[derive(Default)]
-struct AuthFetches {
+struct RequestedAuthEvents {
     /// For all of them at once.
     chains: BTreeSet<OwnedEventId>,
     /// In other ways.
@@ -58,7 +58,7 @@ impl Receiving<'_> {
         let target = event.event_id.clone();
         let mut waiting = HashMap::from([(target.clone(), event)]);
         let (mut placed, mut fetched) = (BTreeSet::new(), BTreeSet::new());
-        let mut auth_fetches = AuthFetches::default();
+        let mut requested = RequestedAuthEvents::default();
         loop {
             let mut order: Vec<_> =
                 waiting.values().map(|event| (event.depth, event.event_id.clone())).collect();
@@ -69,7 +69,7 @@ impl Receiving<'_> {
                 let Some(event) = waiting.get(&event_id) else { continue };
                 let mut outcome = self.propose(origin, event, false).await?;
                 if matches!(&outcome, ReceiveOutcome::Missing { auth, .. } if !auth.is_empty())
-                    && auth_fetches.chains.insert(event_id.clone())
+                    && requested.chains.insert(event_id.clone())
                 {
                     self.fetch_auth_chain(origin, room, &event_id, &mut budget.missing).await?;
                     outcome = self.propose(origin, event, false).await?;
@@ -123,7 +123,7 @@ impl Receiving<'_> {
             }
             let mut has_fetched = false;
             for (event_id, auth) in lacking {
-                if auth_fetches.others.insert(event_id.clone()) {
+                if requested.others.insert(event_id.clone()) {
                     has_fetched = true;
                     let budget = &mut budget.state;
                     self.fetch_auth_events(origin, room, &event_id, auth, budget).await?;

@@ -20,4 +20,4 @@ mod state;
 pub(super) use budget::Allowance;
 pub use budget::Budget;
 pub(super) use request::{as_many_as_state, not_fetched};
-pub(super) use state::StateEvents;
+pub(super) use state::StateResponse;

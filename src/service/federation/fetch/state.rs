@@ -27,7 +27,7 @@ pub(in crate::federation) struct StateIds {
 
 /// The events of a room's state, which are parts of the answer.
 #[derive(Deserialize)]
-pub(in crate::federation) struct StateEvents<'a> {
+pub(in crate::federation) struct StateResponse<'a> {
     #[serde(borrow, deserialize_with = "as_many_as_state")]
     pub(in crate::federation) pdus: Vec<&'a RawValue>,
     #[serde(borrow, deserialize_with = "as_many_as_state")]
@@ -54,7 +54,7 @@ impl Receiving<'_> {
         answer.json().map_err(|error| not_fetched(server, &error))
     }
 
-    /// The answer with a room's state before an event: [`StateEvents`].
+    /// The answer with a room's state before an event: [`StateResponse`].
     pub(in crate::federation) async fn state(
         &self,
         server: &ServerName,
@@ -92,7 +92,7 @@ impl Receiving<'_> {
             Some(each) => self.verify_all(room, &each).await?,
             None => {
                 let answer = self.state(origin, room, event_id, budget).await?;
-                let whole: StateEvents<'_> =
+                let whole: StateResponse<'_> =
                     answer.parts().map_err(|error| not_fetched(origin, &error))?;
                 let mut events = whole.auth_chain;
                 events.extend(whole.pdus);
