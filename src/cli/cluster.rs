@@ -121,7 +121,8 @@ impl Join {
     fn run(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
         let began = std::time::Instant::now();
         let config = self.place.load()?;
-        let Moved { last, .. } = block_on(cluster::join(&config, self.from.as_deref()))?;
+        let Moved { last, .. } =
+            block_on(cluster::join(&config.log, &config.server, self.from.as_deref()))?;
         Ok(format!(
             "The node has all {} records, after {:.1} s. Start it with `--log`.\n",
             grouped(last.get()),

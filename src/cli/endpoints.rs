@@ -18,7 +18,7 @@ pub(super) struct Endpoints {
 impl Endpoints {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         let mut text = String::new();
-        for served in api::endpoints(&self.settings.load()?.config).list() {
+        for served in api::endpoints(&self.settings.load()?.config.server.prefixes).list() {
             let access = match served.access {
                 Access::None | Access::Login | Access::AsOf => "none",
                 Access::Optional => "optional",

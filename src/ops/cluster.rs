@@ -147,9 +147,13 @@ async fn fetch_files(log: &NatsLog, data_dir: &Path) -> Result<u64, ClusterError
 ///
 /// # Errors
 /// If there is a log already, the cluster cannot be reached, or the records are not its own.
-pub async fn join(config: &Config, from: Option<&Path>) -> Result<Moved, ClusterError> {
-    let options = options(&config.log, &config.server)?;
-    let local = open(&config.server.data_dir)?;
+pub async fn join(
+    log: &config::Log,
+    server: &config::Server,
+    from: Option<&Path>,
+) -> Result<Moved, ClusterError> {
+    let options = options(log, server)?;
+    let local = open(&server.data_dir)?;
     if *local.durable().borrow() > Offset::ZERO && !local.is_of_cluster() {
         return refused("the data directory has a log already, which is not that of a node");
     }
@@ -161,7 +165,7 @@ pub async fn join(config: &Config, from: Option<&Path>) -> Result<Moved, Cluster
         let closing = Arc::clone(&local);
         let _ = tokio::task::spawn_blocking(move || closing.close()).await;
         drop(local);
-        return finish(open(&config.server.data_dir)?, options).await;
+        return finish(open(&server.data_dir)?, options).await;
     }
     finish(local, options).await
 }

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::{ServerError, open};
 use logcabin_base::{bodies::Bodies, limits, shutdown::Shutdown};
-use logcabin_config::{Config, FilePath};
+use logcabin_config::{Config, Federation, FilePath};
 use logcabin_edge::{
     api::{self, Server},
     http::{Edge, tls::Tls},
@@ -23,14 +23,13 @@ pub(super) struct Listening {
 impl Listening {
     /// Listens on the configured addresses, and replaces them by the actual ones; `None` if
     /// federation is off.
-    pub(super) async fn begin(config: &mut Config) -> Result<Option<Self>, ServerError> {
-        if !config.federation.enabled {
+    pub(super) async fn begin(federation: &mut Federation) -> Result<Option<Self>, ServerError> {
+        if !federation.enabled {
             return Ok(None);
         }
         let path = |file: &Option<FilePath>| -> Option<PathBuf> {
             file.as_ref().map(|FilePath(path)| path.clone())
         };
-        let federation = &mut config.federation;
         let tls = match (path(&federation.certificate), path(&federation.certificate_key)) {
             (Some(certificate), Some(key)) => {
                 let tls = Tls::new(certificate, key).map_err(ServerError::Federation)?;

@@ -131,11 +131,11 @@ async fn serve(
 ) -> Result<(), ServerError> {
     // Invalid files are reported before anything is changed.
     let named = Named::load(&config)?;
-    open::warn_of(&config);
+    open::warn_of(&config.registration, &config.server);
     // The log first: its lock makes this process the server, and a second one gets an error.
     let log = cluster::open_log(&config).await?;
     let listeners = open::listen(&mut config.server.bind).await?;
-    let federation = federation::Listening::begin(&mut config).await?;
+    let federation = federation::Listening::begin(&mut config.federation).await?;
     let metrics_at = metrics::listen(&mut config.metrics).await?;
     otlp::begin();
     traces::begin(&config)?;
@@ -191,7 +191,7 @@ async fn serve(
     let told = Arc::clone(&app);
     let federated = federation.map(|listening| listening.serve(&app, &config, &bodies, &shutdown));
     let (for_servers, federated) = federated.transpose()?.unzip();
-    let edge = Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?;
+    let edge = Edge::new(app, api::endpoints(&config.server.prefixes), &config, shutdown.clone())?;
     let edge = Arc::new(edge.sharing(&bodies));
     if let Some(cluster) = cluster {
         told.tell_of_guesses();

@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     net::SocketAddr,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -139,12 +140,12 @@ impl Named {
 }
 
 /// Warns of settings that are allowed but risky.
-pub(super) fn warn_of(config: &Config) {
-    let secret = config.registration.shared_secret.as_ref();
+pub(super) fn warn_of(registration: &config::Registration, server: &config::Server) {
+    let secret = registration.shared_secret.as_ref();
     if secret.is_some_and(SharedSecret::is_short) {
         warn!("registration.shared_secret has fewer than 16 characters: it may be guessed");
     }
-    if config.server.discovery && config.server.announced_url().is_none() {
+    if server.discovery && server.announced_url().is_none() {
         warn!(
             "clients are not told the server's address, because it is unknown which address they use; set server.public_url"
         );
@@ -196,7 +197,7 @@ impl Core {
         let quotas = Quotas { exempt, ..policies::quotas(&config.quotas) };
         let (engine, begun) = open_engine(config, quotas, Arc::clone(&log.log)).await?;
         watch_for_failure(&log.local);
-        make_private(config);
+        make_private(&config.server.data_dir, config.archive_dir());
         Ok(Self { log, archiver, engine: Arc::new(engine), begun })
     }
 }
@@ -455,9 +456,9 @@ const OWN: [&str; 9] = [
 
 /// In the background, removes other users' access to files that an earlier version created, or that
 /// were copied here.
-fn make_private(config: &Config) {
-    let own = OWN.iter().map(|name| config.server.data_dir.join(name));
-    let paths: Vec<_> = own.chain(config.archive_dir()).collect();
+fn make_private(data_dir: &Path, archive: Option<PathBuf>) {
+    let own = OWN.iter().map(|name| data_dir.join(name));
+    let paths: Vec<_> = own.chain(archive).collect();
     let work = move || {
         background::stand_back();
         let mut changed = 0;

@@ -12,6 +12,7 @@ use super::{
     affinity,
     auth::{rights, session},
     console::visitor,
+    federation::signed::{not_overdrawn, signed_by},
     server::{Server, told::Told},
 };
 use crate::http::{ApiError, App, OpenTo, Reply, Session};
@@ -73,11 +74,11 @@ impl App for Server {
         request: &'a http::Request<&'a [u8]>,
         client: IpAddr,
     ) -> BoxFuture<'a, Result<OwnedServerName, ApiError>> {
-        Box::pin(self.signed_by(request, client))
+        Box::pin(signed_by(&self.outside, &self.config.rate_limits, request, client))
     }
 
     fn claimed(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        self.not_overdrawn(headers)
+        not_overdrawn(&self.outside, headers)
     }
 
     fn answered(&self, server: &ServerName, bytes: usize) {
@@ -124,7 +125,7 @@ impl App for Server {
     }
 
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
-        rights::admit(self, session, open_to)
+        rights::admit(&self.engine, session, open_to)
     }
 }
 

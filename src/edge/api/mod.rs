@@ -37,11 +37,11 @@ use futures_util::future::BoxFuture;
 use tokio::net::TcpListener;
 
 use crate::http::{Edge, Table, serve as http_serve, tls::Tls};
-use logcabin_config::Config;
+use logcabin_config::PathPrefix;
 
-/// Every endpoint there is, section by section of the client-server API.
-pub fn endpoints(config: &Config) -> Table<Server> {
-    let table = Table::new(&config.server.prefixes);
+/// Every endpoint there is, section by section of the client-server API, under these prefixes.
+pub fn endpoints(prefixes: &[PathPrefix]) -> Table<Server> {
+    let table = Table::new(prefixes);
     let sections = [
         admin::endpoints,
         about::endpoints,
@@ -78,6 +78,10 @@ mod tests {
 
     use super::*;
     use crate::http::Class;
+
+    fn prefixes() -> Vec<PathPrefix> {
+        logcabin_config::Server::default().prefixes
+    }
 
     /// The name of an endpoint in `docs/limits.md`: its path without what all paths of the
     /// client-server API begin with.
@@ -121,8 +125,7 @@ mod tests {
                 assert_eq!(before, None, "{endpoint} is there twice");
             }
         }
-        let config = Config::default();
-        let served = [endpoints(&config).list(), federation::endpoints().list()];
+        let served = [endpoints(&prefixes()).list(), federation::endpoints().list()];
         let served: BTreeMap<_, _> = served
             .iter()
             .flatten()
@@ -195,7 +198,7 @@ mod tests {
             "POST user/{user_id}/openid/request_token",
             "PUT rooms/{room_id}/redact/{event_id}/{txn_id}",
         ];
-        let served = endpoints(&Config::default()).list();
+        let served = endpoints(&prefixes()).list();
         let may =
             served.iter().filter(|one| one.may_lack_body && one.method != http::Method::DELETE);
         let may: BTreeSet<_> =
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn every_class_of_an_endpoint_has_a_rate_of_its_own_if_it_writes() {
-        let served = endpoints(&Config::default()).list();
+        let served = endpoints(&prefixes()).list();
         let writes = served.iter().filter(|endpoint| endpoint.method != http::Method::GET);
         let other = writes.clone().filter(|write| !write.class.is_none_or(Class::has_rate));
         let other: Vec<_> = other.map(|write| (&write.method, write.known_as)).collect();

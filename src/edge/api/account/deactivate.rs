@@ -80,7 +80,7 @@ async fn proved(
     auth: Option<&AuthData>,
 ) -> Result<OwnedUserId, ApiError> {
     let app = &*cx.app;
-    let offer = uiaa::ways_to_prove(app);
+    let offer = uiaa::ways_to_prove(&app.config.login, &app.outside.messages);
     if offer.is_empty() {
         return Err(ApiError::missing_token());
     }
@@ -93,9 +93,9 @@ async fn proved(
         None => {
             let proof = authenticated.address().ok_or_else(auth_failed)?;
             cx.propose(SpendValidation(proof.clone())).await?.into_inner();
-            find_account(app, &proof.threepid).ok_or_else(auth_failed)?
+            find_account(&app.engine, &proof.threepid).ok_or_else(auth_failed)?
         }
     };
-    rights::may_log_in(app, &user_id)?;
+    rights::may_log_in(&app.engine, &user_id)?;
     Ok(user_id)
 }

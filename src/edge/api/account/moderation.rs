@@ -24,7 +24,7 @@ impl Cx<Server> {
     pub(crate) fn is_admin(&self) -> bool {
         let standing = self.app.engine.state().accounts.standing(&self.caller.user_id);
         standing.is_some_and(|standing| standing.admin)
-            && may_administer(&self.app, &self.caller, OpenTo::ADMINISTRATORS)
+            && may_administer(&self.app.engine, &self.caller, OpenTo::ADMINISTRATORS)
     }
 
     pub(crate) fn must_be_admin(&self) -> Result<(), ApiError> {

@@ -12,7 +12,12 @@ use ruma::{
 use serde_json::{Value, json};
 
 use crate::{
-    api::{answer::json, appservice::services as appservice, auth::capabilities, server::Server},
+    api::{
+        answer::json,
+        appservice::services as appservice,
+        auth::capabilities,
+        server::{Outside, Server},
+    },
     http::{ApiError, AsOfRequest, Cx, ErrorCode, Json, Session},
 };
 use logcabin_base::{background::at_length, limits};
@@ -79,18 +84,19 @@ async fn asked(
         let fields = at_length(|| fields_as_of(&app.engine, user_id, at))?;
         return fields.ok_or_else(no_profile);
     }
-    of_local(&app, user_id).await
+    of_local(&app.engine, &app.outside, user_id).await
 }
 
 /// The profile of a user of this server.
 pub(in crate::api) async fn of_local(
-    app: &Arc<Server>,
+    engine: &Engine,
+    outside: &Outside,
     user_id: &UserId,
 ) -> Result<BTreeMap<String, Value>, ApiError> {
-    if !appservice::user_exists(app, user_id).await? {
+    if !appservice::user_exists(engine, outside, user_id).await? {
         return Err(no_profile());
     }
-    fields(&app.engine, user_id).ok_or_else(no_profile)
+    fields(engine, user_id).ok_or_else(no_profile)
 }
 
 pub(super) async fn get(
@@ -134,7 +140,7 @@ pub(super) async fn delete_field(
 
 async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(), ApiError> {
     check(cx, &field, value.as_ref())?;
-    change(&cx.app, cx.origin(), &cx.caller.user_id, field, value).await
+    change(&cx.app.engine, cx.origin(), &cx.caller.user_id, field, value).await
 }
 
 /// Refuses a field that the caller may not set.
@@ -155,12 +161,12 @@ fn check(cx: &Cx<Server>, field: &str, value: Option<&Value>) -> Result<(), ApiE
             "Guests may set only their display name.",
         ));
     }
-    capabilities::may_set_profile(&cx.app, &cx.caller, field)
+    capabilities::may_set_profile(&cx.app.engine, &cx.app.config.accounts, &cx.caller, field)
 }
 
 /// Sets or removes a field, in the user's rooms, too.
 pub(in crate::api) async fn change(
-    app: &Arc<Server>,
+    engine: &Arc<Engine>,
     origin: Origin,
     user_id: &UserId,
     field: String,
@@ -179,7 +185,7 @@ pub(in crate::api) async fn change(
     if value.as_ref().and_then(Value::as_str).is_some_and(|text| text.len() > longest) {
         return Err(ApiError::too_large(format!("This field has {longest} bytes at most.")));
     }
-    let mut profile = fields(&app.engine, user_id).unwrap_or_default();
+    let mut profile = fields(engine, user_id).unwrap_or_default();
     match value.clone() {
         Some(value) => profile.insert(field.clone(), value),
         None => profile.remove(&field),
@@ -189,9 +195,9 @@ pub(in crate::api) async fn change(
     }
     let user_id = user_id.to_owned();
     let proposal = SetProfile { user_id: user_id.clone(), field, value };
-    let changed = app.engine.propose(origin.clone(), proposal).await?;
+    let changed = engine.propose(origin.clone(), proposal).await?;
     if changed.into_inner() && in_rooms {
-        let engine = Arc::clone(&app.engine);
+        let engine = Arc::clone(engine);
         // In its own task: a client that hangs up must not leave half of the rooms without the
         // change.
         let spreading = tokio::spawn(async move {

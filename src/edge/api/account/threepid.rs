@@ -1,11 +1,16 @@
 //! The email addresses and phone numbers of accounts (client-server API, "Adding Account
 //! Administrative Contact Information").
 
-use ruma::UserId;
-use ruma::api::auth_scheme::AccessToken;
-use ruma::api::client::account::{
-    ThirdPartyIdRemovalStatus, add_3pid::v3 as add_3pid, bind_3pid::v3 as bind_3pid,
-    delete_3pid::v3 as delete_3pid, get_3pids::v3 as get_3pids, unbind_3pid::v3 as unbind_3pid,
+use ruma::{
+    UserId,
+    api::{
+        auth_scheme::AccessToken,
+        client::account::{
+            ThirdPartyIdRemovalStatus, add_3pid::v3 as add_3pid, bind_3pid::v3 as bind_3pid,
+            delete_3pid::v3 as delete_3pid, get_3pids::v3 as get_3pids,
+            unbind_3pid::v3 as unbind_3pid,
+        },
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,12 +82,13 @@ pub(super) async fn add(
     // Before the user has to authenticate: a password would not help.
     let (sid, secret) = (request.sid.as_str(), request.client_secret.as_str());
     let find = || {
-        let found = validated(&cx.app, Purpose::Add, sid, secret);
+        let found = validated(&cx.app.engine, Purpose::Add, sid, secret);
         found.ok_or_else(auth_failed)
     };
     let found = find()?;
-    check_allowed(&cx.app, &found.threepid)?;
-    if find_account(&cx.app, &found.threepid).is_some_and(|owner| owner != cx.caller.user_id) {
+    check_allowed(&cx.app.config.threepids, &found.threepid)?;
+    if find_account(&cx.app.engine, &found.threepid).is_some_and(|owner| owner != cx.caller.user_id)
+    {
         return Err(threepid_in_use());
     }
     let auth = request.auth.as_ref();

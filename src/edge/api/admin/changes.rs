@@ -301,7 +301,7 @@ impl Feed {
     /// Whether the reader's session lasts and the reader administers the server.
     fn may_read(&self) -> Result<(), ApiError> {
         let Session { user_id, device_id, session, service } = &self.session;
-        rights::admit(&self.app, &self.session, OpenTo::FOLLOWERS_OF_CHANGES)?;
+        rights::admit(&self.app.engine, &self.session, OpenTo::FOLLOWERS_OF_CHANGES)?;
         if service.is_none() && !session::lasts(&self.app, user_id, device_id, *session) {
             return Err(ApiError::unknown_token(false));
         }

@@ -10,7 +10,7 @@ use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, endpoint},
 };
-use logcabin_base::clock::random_letters;
+use logcabin_base::clock::{Clock, random_letters};
 use logcabin_decide::registration_token::Change;
 use logcabin_ops::admin::tokens::{
     self, CreateRegistrationToken, DeleteRegistrationToken, TokenCreated, TokenSummary,
@@ -81,8 +81,8 @@ pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> 
     to_json(&words(&tokens::summary_of(office, &hash)?))
 }
 
-fn in_the_future(cx: &Cx<Server>, expires_ms: Option<u64>) -> Result<(), ApiError> {
-    if expires_ms.is_some_and(|ms| ms <= cx.app.engine.clock().now_ms()) {
+fn in_the_future(clock: &Clock, expires_ms: Option<u64>) -> Result<(), ApiError> {
+    if expires_ms.is_some_and(|ms| ms <= clock.now_ms()) {
         return Err(ApiError::invalid_param("`expiry_time` is over."));
     }
     Ok(())
@@ -101,7 +101,7 @@ pub(super) async fn create(cx: Cx<Server>, request: Create) -> Result<Json, ApiE
         return Err(ApiError::invalid_param("`length` is from 1 to 64."));
     }
     let token = token.or_else(|| length.map(random_letters)).map(Into::into);
-    in_the_future(&cx, expires_ms)?;
+    in_the_future(cx.app.engine.clock(), expires_ms)?;
     let act = CreateRegistrationToken { token, label, uses_allowed, expires_ms };
     cx.act(act, request.terms, |TokenCreated { token, summary }| {
         let mut made = words(&summary);
@@ -121,7 +121,7 @@ endpoint! {
 
 pub(super) async fn update(cx: Cx<Server>, request: Update) -> Result<Json, ApiError> {
     let TokenChange { uses_allowed, expiry_time: expires_ms, label } = request.body;
-    in_the_future(&cx, expires_ms.flatten())?;
+    in_the_future(cx.app.engine.clock(), expires_ms.flatten())?;
     let act = UpdateRegistrationToken {
         token: request.token.into(),
         label: change(label),

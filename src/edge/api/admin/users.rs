@@ -110,7 +110,7 @@ pub(super) struct DevicesBody {
 /// A page of users. Deactivated and locked users are included only on request.
 pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError> {
     let with_deactivated = request.deactivated.unwrap_or(false);
-    page(&cx, request.wanted, (!with_deactivated).then_some(false))
+    page(&cx.app.office, request.wanted, (!with_deactivated).then_some(false))
 }
 
 endpoint! {
@@ -123,7 +123,7 @@ endpoint! {
 /// Like [`list`], but `deactivated` selects users with that value, and without it all users are
 /// included.
 pub(super) async fn list_v3(cx: Cx<Server>, request: ListV3) -> Result<Json, ApiError> {
-    page(&cx, request.wanted, request.deactivated)
+    page(&cx.app.office, request.wanted, request.deactivated)
 }
 
 /// The requested users, and their order. Each endpoint reads `deactivated` in its own way.
@@ -175,7 +175,7 @@ fn order(name: Option<&str>) -> Result<UserOrder, ApiError> {
     })
 }
 
-fn page(cx: &Cx<Server>, of: Wanted, deactivated: Option<bool>) -> Result<Json, ApiError> {
+fn page(office: &Office, of: Wanted, deactivated: Option<bool>) -> Result<Json, ApiError> {
     let Wanted { page: PageOf { from, limit }, order, name, id, guests, admins, .. } = of;
     let excluded = |shown: Option<bool>, unless: bool| {
         let shown = shown.unwrap_or(unless);
@@ -193,7 +193,6 @@ fn page(cx: &Cx<Server>, of: Wanted, deactivated: Option<bool>) -> Result<Json, 
         from,
         limit,
     };
-    let office = &cx.app.office;
     let (users, total) = at_length(|| search::search(office, &wanted));
     let next = from.saturating_add(users.len());
     let mut shown = Vec::with_capacity(users.len());
@@ -276,7 +275,7 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     let user_id = lower.as_deref().unwrap_or(user_id);
     let (name, known) = (user_id.to_string(), standing(user_id));
     let user = || name.clone();
-    must_be_so_already(&cx, &body, user_id)?;
+    must_be_so_already(&cx.app.office, &body, user_id)?;
     let admin = body.admin;
     if known.is_some() && admin == Some(false) && cx.caller.user_id == user_id {
         return Err(ApiError::invalid_param("You cannot remove your own administrator rights."));
@@ -383,8 +382,8 @@ async fn step<A: Act>(
 
 /// Refuses settings that tools can change elsewhere but nobody can here, unless they have that
 /// value already.
-fn must_be_so_already(cx: &Cx<Server>, body: &UserBody, user_id: &UserId) -> Result<(), ApiError> {
-    let user = users::details(&cx.app.office, user_id.as_str()).ok();
+fn must_be_so_already(office: &Office, body: &UserBody, user_id: &UserId) -> Result<(), ApiError> {
+    let user = users::details(office, user_id.as_str()).ok();
     let refused = |what: &str| Err(ApiError::invalid_param(what.to_owned()));
     if body.user_type.is_some() {
         return refused("There are no types of users here.");
@@ -605,7 +604,7 @@ endpoint! {
 
 pub(super) async fn rename_device(cx: Cx<Server>, request: RenameDevice) -> Result<Json, ApiError> {
     let RenameDevice { user, device, body, terms } = request;
-    known_device(&cx, &user, &device)?;
+    known_device(&cx.app.office, &user, &device)?;
     match body.display_name {
         Some(display_name) => {
             cx.act(users::RenameDevice { user, device, display_name }, terms, nothing).await
@@ -614,8 +613,8 @@ pub(super) async fn rename_device(cx: Cx<Server>, request: RenameDevice) -> Resu
     }
 }
 
-fn known_device(cx: &Cx<Server>, user: &str, device: &OwnedDeviceId) -> Result<(), ApiError> {
-    let user = users::details(&cx.app.office, user)?;
+fn known_device(office: &Office, user: &str, device: &OwnedDeviceId) -> Result<(), ApiError> {
+    let user = users::details(office, user)?;
     let known = user.logged_in.contains_key(device);
     if known { Ok(()) } else { Err(ApiError::not_found("There is no such device.")) }
 }
@@ -630,7 +629,7 @@ endpoint! {
 
 pub(super) async fn delete_device(cx: Cx<Server>, request: DeleteDevice) -> Result<Json, ApiError> {
     let DeleteDevice { user, device, terms } = request;
-    known_device(&cx, &user, &device)?;
+    known_device(&cx.app.office, &user, &device)?;
     cx.act(LogOut { user, devices: Some(vec![device]) }, terms, nothing).await
 }
 

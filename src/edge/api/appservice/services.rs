@@ -15,15 +15,16 @@ use ruma::{
 use serde_json::json;
 
 use crate::{
-    api::server::Server,
+    api::server::{Outside, Server},
     http::{ApiError, Appservice, Cx, ErrorCode, Session, read_query},
 };
-use logcabin_outside::appservice::{Asked, Request, Service};
+use logcabin_engine::Engine;
+use logcabin_outside::appservice::{Asked, Request, Service, Services};
 
 /// The user that `service` acts for in a request: the one in the query's `user_id`, or the
 /// service's own; with the device in `device_id`, if given.
 pub(crate) fn assert_identity(
-    app: &Server,
+    engine: &Engine,
     service: Arc<Service>,
     uri: &Uri,
 ) -> Result<Session, ApiError> {
@@ -45,7 +46,7 @@ pub(crate) fn assert_identity(
     };
     let unregistered =
         || ApiError::forbidden("The application service has not registered this user.");
-    let account = app.engine.state().accounts.get(&user_id).ok_or_else(unregistered)?;
+    let account = engine.state().accounts.get(&user_id).ok_or_else(unregistered)?;
     let account = account.read();
     let (device_id, session) = match asserted.device_id.or(asserted.old_device_id) {
         Some(device_id) => {
@@ -72,14 +73,14 @@ fn calling(caller: Option<&Appservice>) -> Result<&Arc<Service>, ApiError> {
 /// Refuses a name for a new user that belongs to another application service, or that is not in the
 /// calling service's namespace.
 pub(crate) fn check_name(
-    app: &Server,
+    services: &Services,
     user_id: &UserId,
     caller: Option<&Service>,
 ) -> Result<(), ApiError> {
     if caller.is_some_and(|service| !service.owns_user(user_id)) {
         return Err(exclusive("This user name is not in the application service's namespace."));
     }
-    if app.outside.services.user_is_reserved(user_id, caller) {
+    if services.user_is_reserved(user_id, caller) {
         return Err(exclusive("This user name belongs to an application service."));
     }
     Ok(())
@@ -87,7 +88,7 @@ pub(crate) fn check_name(
 
 /// Like [`check_name`], for an alias that a session creates or removes.
 pub(crate) fn check_alias(
-    app: &Server,
+    services: &Services,
     alias: &RoomAliasId,
     caller: &Session,
 ) -> Result<(), ApiError> {
@@ -95,7 +96,7 @@ pub(crate) fn check_alias(
     if service.is_some_and(|service| !service.owns_alias(alias)) {
         return Err(exclusive("This alias is not in the application service's namespace."));
     }
-    if app.outside.services.alias_is_reserved(alias, service) {
+    if services.alias_is_reserved(alias, service) {
         return Err(exclusive("This alias belongs to an application service."));
     }
     Ok(())
@@ -134,13 +135,17 @@ pub(crate) async fn resolve(app: &Server, room: &RoomOrAliasId) -> Result<OwnedR
 
 /// Whether this local user exists. For an unknown user, application services are asked, because
 /// they may create it.
-pub(crate) async fn user_exists(app: &Server, user_id: &UserId) -> Result<bool, ApiError> {
-    let is_there = || app.engine.state().accounts.contains(user_id);
+pub(crate) async fn user_exists(
+    engine: &Engine,
+    outside: &Outside,
+    user_id: &UserId,
+) -> Result<bool, ApiError> {
+    let is_there = || engine.state().accounts.contains(user_id);
     if is_there() {
         return Ok(true);
     }
-    for service in app.outside.services.iter().filter(|service| service.owns_user(user_id)) {
-        let asked = app.outside.questions.user(service, user_id).await;
+    for service in outside.services.iter().filter(|service| service.owns_user(user_id)) {
+        let asked = outside.questions.user(service, user_id).await;
         if is_there() {
             return Ok(true);
         }

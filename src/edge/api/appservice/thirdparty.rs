@@ -8,10 +8,13 @@ use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Map, Value};
 
 use crate::{
-    api::{answer::json, server::Server},
+    api::{
+        answer::json,
+        server::{Outside, Server},
+    },
     http::{ApiError, Cx, Json, endpoint},
 };
-use logcabin_outside::appservice::{Request, Service};
+use logcabin_outside::appservice::{Questions, Request, Service};
 
 /// The id by which clients know a network of an application service.
 fn instance_id(service: &str, network_id: &str) -> String {
@@ -63,7 +66,7 @@ pub(super) async fn protocols(cx: Cx<Server>, _: Protocols) -> Result<Json, ApiE
     let mut names: Vec<&String> = known.collect();
     names.sort_unstable();
     names.dedup();
-    let described = join_all(names.iter().map(|name| described(&cx.app, name))).await;
+    let described = join_all(names.iter().map(|name| described(&cx.app.outside, name))).await;
     let found: BTreeMap<&String, Map<String, Value>> = names
         .into_iter()
         .zip(described)
@@ -73,25 +76,25 @@ pub(super) async fn protocols(cx: Cx<Server>, _: Protocols) -> Result<Json, ApiE
 }
 
 pub(super) async fn protocol(cx: Cx<Server>, request: Protocol) -> Result<Json, ApiError> {
-    let found = described(&cx.app, &request.protocol).await;
+    let found = described(&cx.app.outside, &request.protocol).await;
     let found = found.ok_or_else(|| ApiError::not_found("There is no such network here."))?;
     json(&found)
 }
 
 pub(super) async fn locations(cx: Cx<Server>, request: Locations) -> Result<Json, ApiError> {
-    looked_up(&cx.app, "location", request.protocol.as_deref(), request.query).await
+    looked_up(&cx.app.outside, "location", request.protocol.as_deref(), request.query).await
 }
 
 pub(super) async fn users(cx: Cx<Server>, request: Users) -> Result<Json, ApiError> {
-    looked_up(&cx.app, "user", request.protocol.as_deref(), request.query).await
+    looked_up(&cx.app.outside, "user", request.protocol.as_deref(), request.query).await
 }
 
 /// The description of a network: that of the first service, with the instances of all services.
-async fn described(app: &Server, name: &str) -> Option<Map<String, Value>> {
+async fn described(outside: &Outside, name: &str) -> Option<Map<String, Value>> {
     let bridged: Vec<_> =
-        app.outside.services.iter().filter(|service| is_bridge_to(service, name)).collect();
+        outside.services.iter().filter(|service| is_bridge_to(service, name)).collect();
     let path = ["thirdparty", "protocol", name];
-    let asked = bridged.iter().map(|service| ask(app, service, Request::get(&path)));
+    let asked = bridged.iter().map(|service| ask(&outside.questions, service, Request::get(&path)));
     let answers = join_all(asked).await.into_iter().zip(bridged);
     let mut found = answers.filter_map(|(answer, service)| match answer {
         Some(Value::Object(described)) => Some(with_instance_ids(described, &service.id)),
@@ -120,7 +123,7 @@ fn with_instance_ids(mut described: Map<String, Value>, service: &str) -> Map<St
 
 /// The results of all services for the network in the path, or for any network.
 async fn looked_up(
-    app: &Server,
+    outside: &Outside,
     what: &str,
     network: Option<&str>,
     query: Vec<(String, String)>,
@@ -132,11 +135,13 @@ async fn looked_up(
         query.into_iter().filter(|(name, _)| !OURS.contains(&name.as_str())).collect();
     let mut path = vec!["thirdparty", what];
     path.extend(network);
-    let asked = app.outside.services.iter().filter(|service| match network {
+    let asked = outside.services.iter().filter(|service| match network {
         Some(network) => is_bridge_to(service, network),
         None => !service.protocols.is_empty(),
     });
-    let ask = |service| ask(app, service, Request { query: &query, ..Request::get(&path) });
+    let ask = |service| {
+        ask(&outside.questions, service, Request { query: &query, ..Request::get(&path) })
+    };
     let found = join_all(asked.map(|service| ask(service))).await.into_iter();
     let found = found.filter_map(|answer| match answer {
         Some(Value::Array(found)) => Some(found),
@@ -154,8 +159,8 @@ fn is_bridge_to(service: &Service, network: &str) -> bool {
 }
 
 /// The answer of a service, if there is one.
-async fn ask(app: &Server, service: &Service, request: Request<'_>) -> Option<Value> {
-    match app.outside.questions.question(service, request).await {
+async fn ask(questions: &Questions, service: &Service, request: Request<'_>) -> Option<Value> {
+    match questions.question(service, request).await {
         Ok(answer) if answer.status.is_success() => answer.json().ok(),
         Ok(_) => None,
         Err(error) => {

@@ -102,9 +102,9 @@ fn expiry(config: &config::Tokens, can_refresh: bool, login_ms: u64, now_ms: u64
 
 /// Checks a new password for the user with this localpart against the policy.
 pub(in crate::api) fn check_password(
-    app: &Server,
+    policy: &config::Passwords,
     localpart: &str,
     password: &str,
 ) -> Result<(), ApiError> {
-    Ok(policy::check(&app.config.passwords, localpart, password)?)
+    Ok(policy::check(policy, localpart, password)?)
 }

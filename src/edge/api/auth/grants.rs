@@ -12,6 +12,8 @@ use crate::{
     http::{ApiError, AuthRequired, ErrorCode, OpenTo, Session},
 };
 use logcabin_base::clock::random_token;
+use logcabin_config as config;
+use logcabin_engine::Engine;
 use logcabin_record::scope::Scope;
 use logcabin_state::oauth::Grant;
 
@@ -19,17 +21,17 @@ use logcabin_state::oauth::Grant;
 const RESET: &str = "org.matrix.cross_signing_reset";
 
 /// The grant of a session; `None` for one that did not begin by OAuth.
-pub(crate) fn grant_of(app: &Server, session: &Session) -> Option<Grant> {
+pub(crate) fn grant_of(engine: &Engine, session: &Session) -> Option<Grant> {
     match session.service {
         Some(_) => None,
-        None => app.engine.state().oauth.grant_of_session(session.session),
+        None => engine.state().oauth.grant_of_session(session.session),
     }
 }
 
 /// Whether this session may use what is only for administrators, if its user is one: a session that
 /// began by OAuth needs the scope for it.
-pub(crate) fn may_administer(app: &Server, session: &Session, open_to: OpenTo) -> bool {
-    grant_of(app, session).is_none_or(|grant| has_administration(&grant.scope(), open_to))
+pub(crate) fn may_administer(engine: &Engine, session: &Session, open_to: OpenTo) -> bool {
+    grant_of(engine, session).is_none_or(|grant| has_administration(&grant.scope(), open_to))
 }
 
 fn has_administration(scope: &Scope, open_to: OpenTo) -> bool {
@@ -38,14 +40,14 @@ fn has_administration(scope: &Scope, open_to: OpenTo) -> bool {
 
 /// Refuses a session without a device what its scope does not have.
 pub(crate) fn check_scope(
-    app: &Server,
+    engine: &Engine,
     session: &Session,
     open_to: OpenTo,
 ) -> Result<(), ApiError> {
     if !session.device_id.as_str().is_empty() || session.service.is_some() {
         return Ok(());
     }
-    let scope = grant_of(app, session).map(|grant| grant.scope()).unwrap_or_default();
+    let scope = grant_of(engine, session).map(|grant| grant.scope()).unwrap_or_default();
     if scope.api || has_administration(&scope, open_to) {
         return Ok(());
     }
@@ -57,7 +59,7 @@ pub(crate) fn no_interactive_authentication(
     app: &Server,
     session: &Session,
 ) -> Result<(), ApiError> {
-    if grant_of(app, session).is_none() {
+    if grant_of(&app.engine, session).is_none() {
         return Ok(());
     }
     let page = if is_offered(&app.config.oauth, &app.config.server) {
@@ -70,15 +72,19 @@ pub(crate) fn no_interactive_authentication(
 
 /// Makes a session that began by OAuth wait until its user allows the cross-signing keys to be
 /// replaced (client-server API, "OAuth authentication"). Whether it is such a session.
-pub(crate) fn confirm_reset(app: &Server, session: &Session) -> Result<bool, ApiError> {
-    if grant_of(app, session).is_none() {
+pub(crate) fn confirm_reset(
+    engine: &Engine,
+    server: &config::Server,
+    session: &Session,
+) -> Result<bool, ApiError> {
+    if grant_of(engine, session).is_none() {
         return Ok(false);
     }
-    let now_ms = app.engine.clock().now_ms();
-    if app.engine.state().oauth.may_reset(&session.user_id, now_ms) {
+    let now_ms = engine.clock().now_ms();
+    if engine.state().oauth.may_reset(&session.user_id, now_ms) {
         return Ok(true);
     }
-    let url = format!("{}?action={RESET}", account_url(&app.config.server));
+    let url = format!("{}?action={RESET}", account_url(server));
     // Under the name of the specification, and of MSC4312.
     let stages = ["m.oauth", RESET];
     let params = stages.map(|stage| (stage.to_owned(), json!({ "url": url })));

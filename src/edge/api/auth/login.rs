@@ -34,8 +34,12 @@ use crate::{
     },
     http::{ApiError, Appservice, Cx, Json},
 };
-use logcabin_base::clock::millis;
+use logcabin_base::{
+    clock::{Clock, millis},
+    signed::Signer,
+};
 use logcabin_decide::account::{Login, LoginByToken};
+use logcabin_engine::Engine;
 use logcabin_record::Offset;
 use logcabin_service::accounts::{
     login_token::LoginToken,
@@ -113,9 +117,11 @@ pub(super) async fn login(
     let display_name = short_name(request.initial_device_display_name)?;
     let Proven { user_id, password, token } = match request.login_info {
         LoginInfo::Password(password) => by_password(&cx.app, cx.client, password).await?,
-        LoginInfo::Token(token) => by_token(&cx.app, &token.token)?,
+        LoginInfo::Token(token) => {
+            by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token.token)?
+        }
         LoginInfo::ApplicationService(info) => {
-            let user_id = by_application_service(&cx.app, cx.caller.as_ref(), info)?;
+            let user_id = by_application_service(&cx.app.engine, cx.caller.as_ref(), info)?;
             Proven { user_id, password: None, token: None }
         }
         other => {
@@ -156,7 +162,7 @@ pub(super) async fn login(
 /// The user in a login of type `m.login.application_service`. An unknown token is treated like a
 /// client's: it may not log in this way.
 fn by_application_service(
-    app: &Server,
+    engine: &Engine,
     caller: Option<&Appservice>,
     info: ApplicationService,
 ) -> Result<OwnedUserId, ApiError> {
@@ -171,11 +177,11 @@ fn by_application_service(
         _ => return Err(ApiError::missing_param("`identifier` names a user, as `m.id.user`.")),
     };
     let unknown = || ApiError::forbidden("The application service has not registered this user.");
-    let user_id = named_user(app, &named).ok_or_else(unknown)?;
+    let user_id = named_user(engine, &named).ok_or_else(unknown)?;
     if !service.owns_user(&user_id) {
         return Err(exclusive("This user is not in the application service's namespace."));
     }
-    if !app.engine.state().accounts.contains(&user_id) {
+    if !engine.state().accounts.contains(&user_id) {
         return Err(unknown());
     }
     Ok(user_id)
@@ -205,10 +211,10 @@ pub(crate) async fn administrator(
             let user = UserIdentifier::Matrix(MatrixUserIdentifier::new(user));
             by_password(&cx.app, cx.client, login_v3::Password::new(user, password)).await?
         }
-        By::Token(token) => by_token(&cx.app, &token)?,
-        By::Link(link) => by_link(&cx.app, &link)?,
+        By::Token(token) => by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token)?,
+        By::Link(link) => by_link(cx.app.engine.clock(), &cx.app.signing.signer, &link)?,
     };
-    rights::may_log_in(&cx.app, &user_id)?;
+    rights::may_log_in(&cx.app.engine, &user_id)?;
     let standing = cx.app.engine.state().accounts.standing(&user_id).unwrap_or_default();
     if !standing.admin {
         return Err(ApiError::forbidden("You do not administer this server."));
@@ -235,17 +241,17 @@ pub(crate) async fn administrator(
 }
 
 /// Whom a link or a token to the console logs in, if it is good; it may have been used.
-pub(crate) fn who_may_enter(app: &Server, by: &By) -> Option<OwnedUserId> {
+pub(crate) fn who_may_enter(clock: &Clock, signer: &Signer, by: &By) -> Option<OwnedUserId> {
     let proven = match by {
         By::Password { .. } => return None,
-        By::Token(token) => by_token(app, token),
-        By::Link(link) => by_link(app, link),
+        By::Token(token) => by_token(clock, signer, token),
+        By::Link(link) => by_link(clock, signer, link),
     };
     proven.ok().map(|proven| proven.user_id)
 }
 
-fn by_link(app: &Server, link: &str) -> Result<Proven, ApiError> {
-    let link = login_token::open_link(app, link)
+fn by_link(clock: &Clock, signer: &Signer, link: &str) -> Result<Proven, ApiError> {
+    let link = login_token::open_link(clock, signer, link)
         .ok_or_else(|| ApiError::forbidden("This link is not valid, or has expired."))?;
     Ok(Proven { user_id: link.user_id.clone(), password: None, token: Some(link) })
 }
@@ -258,14 +264,15 @@ async fn by_password(
     if !app.config.login.password {
         return Err(ApiError::bad_request("There is no login by password here."));
     }
-    let claim = Claim::by_identifier(app, &identifier(&info)?);
-    let (user_id, password) = verified(app, client, claim, info.password).await?;
+    let claim = Claim::by_identifier(&app.engine, &identifier(&info)?);
+    let (user_id, password) =
+        verified(&app.engine, &app.auth.passwords, client, claim, info.password).await?;
     app.auth.passwords.seen(&user_id, client);
     Ok(Proven { user_id, password: Some(password), token: None })
 }
 
-fn by_token(app: &Server, token: &str) -> Result<Proven, ApiError> {
-    let token = login_token::open(app, token)
+fn by_token(clock: &Clock, signer: &Signer, token: &str) -> Result<Proven, ApiError> {
+    let token = login_token::open(clock, signer, token)
         .ok_or_else(|| ApiError::forbidden("This login token is not valid, or has expired."))?;
     Ok(Proven { user_id: token.user_id.clone(), password: None, token: Some(token) })
 }

@@ -26,7 +26,7 @@ pub(super) async fn change_password(
         return Err(ApiError::forbidden("An application service does not manage accounts."));
     }
     capabilities::may_change_password(&cx.app, &session)?;
-    check_password(&cx.app, session.user_id.localpart(), &request.new_password)?;
+    check_password(&cx.app.config.passwords, session.user_id.localpart(), &request.new_password)?;
     let auth = request.auth.as_ref();
     confirm_identity(&cx.app, &session, cx.client, "password", &cx.body, auth).await?;
     let password = cx.app.auth.passwords.hash(request.new_password).await?;
@@ -42,19 +42,19 @@ async fn reset_password(
     cx: Cx<Server, Option<Session>>,
     request: change_password_v3::Request,
 ) -> Result<change_password_v3::Response, ApiError> {
-    let offer = uiaa::ways_to_recover(&cx.app);
+    let offer = uiaa::ways_to_recover(&cx.app.outside.messages);
     if offer.is_empty() || !cx.app.config.accounts.change_password {
         return Err(ApiError::missing_token());
     }
-    check_password(&cx.app, "", &request.new_password)?;
+    check_password(&cx.app.config.passwords, "", &request.new_password)?;
     let facts = Facts { user_id: None, registers: false, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
         uiaa::authenticate(&cx.app, "password", Binding::Body(&cx.body), auth, offer.into(), facts)
             .await?;
     let proof = authenticated.address().cloned().ok_or_else(auth_failed)?;
-    let user_id = find_account(&cx.app, &proof.threepid).ok_or_else(auth_failed)?;
-    check_password(&cx.app, user_id.localpart(), &request.new_password)?;
+    let user_id = find_account(&cx.app.engine, &proof.threepid).ok_or_else(auth_failed)?;
+    check_password(&cx.app.config.passwords, user_id.localpart(), &request.new_password)?;
     let password = cx.app.auth.passwords.hash(request.new_password).await?;
     let log_out = request.logout_devices.then_some(Which::All);
     let set = SetPassword { user_id, password, log_out };

@@ -25,8 +25,8 @@ use crate::{
     },
     http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},
 };
-use logcabin_base::clock::millis;
-use logcabin_base::clock::random_bytes;
+use logcabin_base::clock::{millis, random_bytes};
+use logcabin_config as config;
 use logcabin_decide::{
     Refusal,
     account::{Login, Met, Register, UpgradeGuest},
@@ -59,7 +59,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     if !cx.app.config.login.legacy {
         return Err(legacy_is_off());
     }
-    must_be_open(&cx.app)?;
+    must_be_open(&cx.app.config.registration, &cx.app.config.server)?;
     let parameters = recall(cx, &mut request).await?;
     // So that the client does not go through stages in vain.
     let env = cx.app.engine.env();
@@ -77,7 +77,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     short_name(request.initial_device_display_name.clone())?;
     if let Some(password) = &request.password {
         let localpart = upgraded.as_ref().or(asked.as_ref()).map_or("", |id| id.localpart());
-        check_password(&cx.app, localpart, password)?;
+        check_password(&cx.app.config.passwords, localpart, password)?;
     }
 
     let offer = cx.app.auth.stages.registration.clone();
@@ -164,7 +164,7 @@ async fn register_for_service(
     let username = username.ok_or_else(|| ApiError::missing_param("`username` is missing."))?;
     let user_id = free_user_id(&cx.app, username, Some(&service))?;
     if let Some(password) = &request.password {
-        check_password(&cx.app, user_id.localpart(), password)?;
+        check_password(&cx.app.config.passwords, user_id.localpart(), password)?;
     }
     let Beginning { password, login, session } = beginning(&cx.app, &user_id, request).await?;
     cx.propose(new_account(&user_id, password, login, Met::default())).await?.into_inner();
@@ -270,8 +270,11 @@ async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<Owne
     }
 }
 
-fn must_be_open(app: &Server) -> Result<(), ApiError> {
-    if app.config.registration.is_open(&app.config.server) {
+fn must_be_open(
+    registration: &config::Registration,
+    server: &config::Server,
+) -> Result<(), ApiError> {
+    if registration.is_open(server) {
         Ok(())
     } else {
         Err(ApiError::forbidden("Registration is closed on this server."))
@@ -341,7 +344,7 @@ pub(in crate::api) async fn create(
     password: String,
     authenticated: Authenticated,
 ) -> Result<(), ApiError> {
-    must_be_open(app)?;
+    must_be_open(&app.config.registration, &app.config.server)?;
     let password = app.auth.passwords.hash(password).await?;
     let met = met(&authenticated, app.engine.clock().now_ms());
     let proposal = new_account(user_id, Some(password), None, met);
@@ -363,7 +366,7 @@ pub(super) async fn token_validity(
     cx: Cx<Server, ()>,
     request: check_token::Request,
 ) -> Result<check_token::Response, ApiError> {
-    must_be_open(&cx.app)?;
+    must_be_open(&cx.app.config.registration, &cx.app.config.server)?;
     let token = &request.token;
     let known = cx.app.engine.state().registration_tokens.get(&TokenHash::of(token));
     let now_ms = cx.app.engine.clock().now_ms();
@@ -400,7 +403,7 @@ pub(super) fn check_name(
     user_id: &UserId,
     caller: Option<&Service>,
 ) -> Result<(), ApiError> {
-    appservice::check_name(app, user_id, caller)?;
+    appservice::check_name(&app.outside.services, user_id, caller)?;
     if app.config.server_notices.is_sender(user_id) {
         let why = "This user name is the one of the server's notices.";
         return Err(ApiError::new(ErrorCode::Exclusive, why));

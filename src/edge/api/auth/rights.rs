@@ -5,19 +5,17 @@
 use ruma::UserId;
 
 use crate::{
-    api::{
-        auth::grants::{check_scope, may_administer},
-        server::Server,
-    },
+    api::auth::grants::{check_scope, may_administer},
     http::{ApiError, ErrorCode, OpenTo, Session},
 };
+use logcabin_engine::Engine;
 use logcabin_state::Standing;
 
 /// Refuses callers to whom the endpoint is not open.
-pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
+pub(crate) fn admit(engine: &Engine, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
     // An application service may act for a user who has no account (yet).
-    let standing = app.engine.state().accounts.standing(&session.user_id).unwrap_or_default();
-    check_scope(app, session, open_to)?;
+    let standing = engine.state().accounts.standing(&session.user_id).unwrap_or_default();
+    check_scope(engine, session, open_to)?;
     match standing {
         Standing { deactivated: Some(_), .. } => Err(deactivated()),
         Standing { locked: true, .. } if !open_to.locked => Err(locked()),
@@ -29,7 +27,7 @@ pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<
         Standing { admin: false, .. } if open_to.administrators_only => {
             Err(ApiError::forbidden("You do not administer this server."))
         }
-        _ if open_to.administrators_only && !may_administer(app, session, open_to) => {
+        _ if open_to.administrators_only && !may_administer(engine, session, open_to) => {
             Err(ApiError::forbidden("The scope of this login lacks the server's administration."))
         }
         _ => Ok(()),
@@ -37,8 +35,8 @@ pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<
 }
 
 /// Refuses users who may have no session: their account is deactivated or locked.
-pub(crate) fn may_log_in(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
-    match app.engine.state().accounts.standing(user_id).unwrap_or_default() {
+pub(crate) fn may_log_in(engine: &Engine, user_id: &UserId) -> Result<(), ApiError> {
+    match engine.state().accounts.standing(user_id).unwrap_or_default() {
         Standing { deactivated: Some(_), .. } => Err(deactivated()),
         Standing { locked: true, .. } => Err(locked()),
         _ => Ok(()),
@@ -64,7 +62,7 @@ mod tests {
     use http::Method;
 
     use crate::http::{Access, OpenTo};
-    use logcabin_config::Config;
+    use logcabin_config::Server;
 
     /// An endpoint without its prefix and version, with each parameter as `{}`.
     fn name(method: &Method, path: &str) -> String {
@@ -85,7 +83,7 @@ mod tests {
     /// The endpoints of the client-server API that look at who is calling and that are open to
     /// some of the callers.
     fn open(to: impl Fn(OpenTo) -> bool) -> Vec<String> {
-        let table = crate::api::endpoints(&Config::default());
+        let table = crate::api::endpoints(&Server::default().prefixes);
         let served = table.list().into_iter().filter(|served| {
             served.path.starts_with("/_matrix/client/")
                 && matches!(served.access, Access::Required | Access::Optional)

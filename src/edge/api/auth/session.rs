@@ -18,12 +18,13 @@ use crate::{
     api::{appservice::services::assert_identity, server::Server},
     http::{ApiError, App as _, Cx, Session},
 };
+use logcabin_base::{clock::Clock, signed::Signer};
 use logcabin_decide::{
     Refusal,
     account::{ConfirmTokens, Refresh, RemoveDevices, Which},
     oauth::ConfirmGrant,
 };
-use logcabin_engine::{Durable, Rejected};
+use logcabin_engine::{Durable, Engine, Rejected};
 use logcabin_log::AppendError;
 use logcabin_record::{Offset, Origin, command::TokenHash};
 use logcabin_service::accounts::token::{self, Kind};
@@ -36,7 +37,7 @@ pub(crate) async fn authenticate(
     uri: &http::Uri,
 ) -> Result<Session, ApiError> {
     match app.outside.services.by_token(&TokenHash::of(token)) {
-        Some(service) => assert_identity(app, service, uri),
+        Some(service) => assert_identity(&app.engine, service, uri),
         None => of_token(app, token).await,
     }
 }
@@ -48,7 +49,10 @@ pub(crate) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
     let found = app.engine.state().accounts.access_token(&used);
     let Some(found) = found else { return of_grant(app, &used, token).await };
     let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } = found;
-    if is_over(app, [expires_ms, app.config.tokens.session_lifetime_seconds.end_ms(login_ms)]) {
+    if is_over(
+        app.engine.clock(),
+        [expires_ms, app.config.tokens.session_lifetime_seconds.end_ms(login_ms)],
+    ) {
         return Err(ApiError::unknown_token(true));
     }
     if unconfirmed {
@@ -69,18 +73,19 @@ pub(crate) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
 
 /// Whether a session lasts: nobody has ended it, and it is not too old.
 pub(crate) fn lasts(app: &Server, user_id: &UserId, device_id: &DeviceId, session: Offset) -> bool {
+    let clock = app.engine.clock();
     if device_id.as_str().is_empty() {
         // That of a grant without a device.
         let lifetime = &app.config.tokens.session_lifetime_seconds;
         return app.engine.state().oauth.grant_of_session(session).is_some_and(|grant| {
-            grant.user_id == *user_id && !is_over(app, [lifetime.end_ms(grant.granted_ms), None])
+            grant.user_id == *user_id && !is_over(clock, [lifetime.end_ms(grant.granted_ms), None])
         });
     }
     let account = app.engine.state().accounts.get(user_id);
     account.is_some_and(|account| {
         account.read().device(device_id).is_some_and(|device| {
             let end_ms = app.config.tokens.session_lifetime_seconds.end_ms(device.login_ms);
-            device.session == session && !is_over(app, [end_ms, None])
+            device.session == session && !is_over(clock, [end_ms, None])
         })
     })
 }
@@ -88,10 +93,11 @@ pub(crate) fn lasts(app: &Server, user_id: &UserId, device_id: &DeviceId, sessio
 /// The session of the access token of a grant without a device, as with a device's.
 async fn of_grant(app: &Server, used: &TokenHash, token: &str) -> Result<Session, ApiError> {
     let found = app.engine.state().oauth.access_token(used);
-    let found = found.ok_or_else(|| unknown(app, Kind::Access, token))?;
+    let found =
+        found.ok_or_else(|| unknown(&app.engine, &app.signing.lasting, Kind::Access, token))?;
     let GrantUse { grant, expires_ms, unconfirmed, .. } = found;
     let lifetime = &app.config.tokens.session_lifetime_seconds;
-    if is_over(app, [expires_ms, lifetime.end_ms(grant.granted_ms)]) {
+    if is_over(app.engine.clock(), [expires_ms, lifetime.end_ms(grant.granted_ms)]) {
         return Err(ApiError::unknown_token(true));
     }
     if unconfirmed {
@@ -129,13 +135,13 @@ pub(crate) async fn begun(app: &Server, token: &str, client: IpAddr) {
 
 /// The refusal of a token that is not valid (any more). As long as its session exists, the client
 /// may log in again as the same device and keep its data.
-fn unknown(app: &Server, kind: Kind, token: &str) -> ApiError {
-    ApiError::unknown_token(token::is_of_a_session(&app.engine, &app.signing.lasting, kind, token))
+fn unknown(engine: &Engine, lasting: &Signer, kind: Kind, token: &str) -> ApiError {
+    ApiError::unknown_token(token::is_of_a_session(engine, lasting, kind, token))
 }
 
 /// Whether any of these times has passed.
-pub(crate) fn is_over(app: &Server, ends_ms: [Option<u64>; 2]) -> bool {
-    ends_ms.into_iter().flatten().min().is_some_and(|end| end <= app.engine.clock().now_ms())
+pub(crate) fn is_over(clock: &Clock, ends_ms: [Option<u64>; 2]) -> bool {
+    ends_ms.into_iter().flatten().min().is_some_and(|end| end <= clock.now_ms())
 }
 
 pub(super) async fn refresh(
@@ -144,7 +150,8 @@ pub(super) async fn refresh(
 ) -> Result<refresh_token_v3::Response, ApiError> {
     let presented = token::hash(&request.refresh_token);
     let found = cx.app.engine.state().accounts.refresh_token(&presented);
-    let superseded = || unknown(&cx.app, Kind::Refresh, &request.refresh_token);
+    let superseded =
+        || unknown(&cx.app.engine, &cx.app.signing.lasting, Kind::Refresh, &request.refresh_token);
     let TokenUse { owner, session, login_ms, issued_ms, .. } = found.ok_or_else(superseded)?;
     if cx.app.engine.state().oauth.grant_of_session(session).is_some() {
         let why = "This session began by OAuth 2.0: it is refreshed at the token endpoint.";
@@ -152,7 +159,7 @@ pub(super) async fn refresh(
     }
     let config = &cx.app.config.tokens;
     let idle = config.refresh_lifetime_seconds.end_ms(issued_ms);
-    if is_over(&cx.app, [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {
+    if is_over(cx.app.engine.clock(), [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {
         // The client may log in again as the same device, and keep its data.
         return Err(ApiError::unknown_token(true));
     }

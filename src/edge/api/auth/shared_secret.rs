@@ -19,6 +19,7 @@ use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_config as config;
 use logcabin_decide::{
     account::{self, Login},
     status::CreateAccount,
@@ -59,15 +60,15 @@ pub(super) struct NewUser {
     inhibit_login: bool,
 }
 
-fn secret(app: &Server) -> Result<&str, ApiError> {
-    let secret = app.config.registration.shared_secret.as_ref();
+fn secret(registration: &config::Registration) -> Result<&str, ApiError> {
+    let secret = registration.shared_secret.as_ref();
     secret.map(|secret| secret.0.expose()).ok_or_else(|| {
         ApiError::forbidden("This server has no shared secret for registration configured.")
     })
 }
 
 pub(super) async fn nonce(cx: Cx<Server, ()>, _: GetNonce) -> Result<Json, ApiError> {
-    secret(&cx.app)?;
+    secret(&cx.app.config.registration)?;
     let nonce = cx.app.auth.nonces.make(cx.app.engine.clock().now_ms());
     to_json(&json!({ "nonce": nonce }))
 }
@@ -76,7 +77,7 @@ pub(super) async fn register(
     cx: Cx<Server, ()>,
     Register { body: request }: Register,
 ) -> Result<Json, ApiError> {
-    let secret = secret(&cx.app)?;
+    let secret = secret(&cx.app.config.registration)?;
     // Used up in any case: a guess at the secret costs a nonce.
     if !cx.app.auth.nonces.take(&request.nonce, cx.app.engine.clock().now_ms()) {
         return Err(ApiError::bad_request("The nonce is not known."));
@@ -88,7 +89,7 @@ pub(super) async fn register(
         return Err(ApiError::invalid_param("There is no such `user_type`."));
     }
     let user_id = free_user_id(&cx.app, &request.username, None)?;
-    check_password(&cx.app, user_id.localpart(), &request.password)?;
+    check_password(&cx.app.config.passwords, user_id.localpart(), &request.password)?;
     let display_name = short_name(request.displayname.filter(|name| !name.is_empty()))?;
     let password = cx.app.auth.passwords.hash(request.password).await?;
     let device_id = device_id_or_new(None)?;

@@ -22,7 +22,11 @@ use crate::{
     },
     http::{ApiError, ErrorCode, Reply},
 };
-use logcabin_base::{clock::random_token, tag::Tag};
+use logcabin_base::{
+    clock::{Clock, random_token},
+    signed::Signer,
+    tag::Tag,
+};
 use logcabin_config::{self as config, Config};
 use logcabin_outside::oidc::{OidcError, Provider};
 
@@ -76,11 +80,11 @@ pub(in crate::api) async fn set_out(
         _ => None,
     };
     let state = tag.unwrap_or_default().mark(random_token());
-    let (nonce, verifier) = secrets(app, &state);
+    let (nonce, verifier) = secrets(&app.signing.signer, &state);
     let url = provider.begin(state.clone(), nonce, verifier).await;
     let url = url.map_err(|error| of_provider(provider, &error))?;
     let trip = Trip { state, provider: provider.id().to_owned(), errand };
-    let signed = signed(app, TRIP, &trip)?;
+    let signed = signed(app.engine.clock(), &app.signing.signer, TRIP, &trip)?;
     if signed.len() > COOKIE_BYTES {
         return Err(ApiError::bad_request("The address of the app is too long for this."));
     }
@@ -95,20 +99,26 @@ pub(in crate::api) fn with_token(
     mut redirect_url: Url,
 ) -> Result<Url, ApiError> {
     // Refused here, where a person sees it; the client could not do anything with the token.
-    rights::may_log_in(app, user_id)?;
-    let token = login_token::make(app, user_id, app.config.sso.token_seconds)?;
+    rights::may_log_in(&app.engine, user_id)?;
+    let token = login_token::make(
+        app.engine.clock(),
+        &app.signing.signer,
+        user_id,
+        app.config.sso.token_seconds,
+    )?;
     redirect_url.query_pairs_mut().append_pair("loginToken", &token);
     Ok(redirect_url)
 }
 
 /// Signs a statement that stays valid for as long as a browser may take.
 pub(in crate::api) fn signed(
-    app: &Server,
+    clock: &Clock,
+    signer: &Signer,
     purpose: &str,
     statement: &impl Serialize,
 ) -> Result<String, ApiError> {
-    let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
-    app.signing.signer.sign(purpose, statement, expires_ms).map_err(ApiError::internal)
+    let expires_ms = clock.now_ms().saturating_add(AWAY_MS);
+    signer.sign(purpose, statement, expires_ms).map_err(ApiError::internal)
 }
 
 /// An address to return to, if browsers may be sent there.
@@ -161,8 +171,8 @@ pub(in crate::api) fn place(url: &Url) -> String {
 }
 
 /// The nonce and the PKCE verifier of a state.
-pub(in crate::api) fn secrets(app: &Server, state: &str) -> (String, String) {
-    (app.signing.signer.secret(NONCE, state), app.signing.signer.secret(VERIFIER, state))
+pub(in crate::api) fn secrets(signer: &Signer, state: &str) -> (String, String) {
+    (signer.secret(NONCE, state), signer.secret(VERIFIER, state))
 }
 
 /// The error for a person whose provider does not do what it was asked for.

@@ -11,16 +11,18 @@ use std::{net::IpAddr, sync::Arc, time::Instant};
 use http::{HeaderValue, StatusCode, header};
 use maud::{Markup, html};
 use reqwest::Url;
-use ruma::api::auth_scheme::NoAccessToken;
 use ruma::{
-    OwnedClientSecret, OwnedSessionId, UInt,
-    api::client::account::{
-        request_3pid_management_token_via_email::v3 as add_email,
-        request_3pid_management_token_via_msisdn::v3 as add_msisdn,
-        request_password_change_token_via_email::v3 as password_email,
-        request_password_change_token_via_msisdn::v3 as password_msisdn,
-        request_registration_token_via_email::v3 as register_email,
-        request_registration_token_via_msisdn::v3 as register_msisdn,
+    OwnedClientSecret, OwnedSessionId, ServerName, UInt,
+    api::{
+        auth_scheme::NoAccessToken,
+        client::account::{
+            request_3pid_management_token_via_email::v3 as add_email,
+            request_3pid_management_token_via_msisdn::v3 as add_msisdn,
+            request_password_change_token_via_email::v3 as password_email,
+            request_password_change_token_via_msisdn::v3 as password_msisdn,
+            request_registration_token_via_email::v3 as register_email,
+            request_registration_token_via_msisdn::v3 as register_msisdn,
+        },
     },
 };
 use serde::Deserialize;
@@ -39,9 +41,11 @@ use logcabin_base::{
     glob::Glob,
     limits, traces,
 };
+use logcabin_config as config;
 use logcabin_decide::threepid::{
     CompleteValidation, NoteSent, RequestValidation, Requested, Validated,
 };
+use logcabin_engine::Engine;
 use logcabin_outside::mail::{Proof, SendError, Topic};
 use logcabin_record::{
     Origin,
@@ -113,7 +117,7 @@ macro_rules! request_token {
             let asked = Asked { client, purpose, threepid, client_secret, send_attempt, next_link };
             let mut response = $phone_api::Response::new(request_validation(&cx.app, cx.origin(), asked).await?);
             // A code is typed into the app, which submits it here.
-            response.submit_url = Some(submit_url(&cx.app));
+            response.submit_url = Some(submit_url(&cx.app.config.server));
             Ok(response)
         })+
     };
@@ -156,10 +160,10 @@ async fn request_validation(
 ) -> Result<OwnedSessionId, ApiError> {
     let app = Arc::clone(app);
     if asked.purpose != Purpose::Account {
-        check_allowed(&app, &asked.threepid)?;
+        check_allowed(&app.config.threepids, &asked.threepid)?;
     }
     if let Some(link) = &asked.next_link {
-        check_next_link(&app, link)?;
+        check_next_link(&app.config.server, &app.config.threepids, link)?;
     }
     let owner = app.engine.state().threepids.owner(&asked.threepid);
     let (in_use, reveal) = (owner.is_some(), app.config.threepids.reveal);
@@ -239,7 +243,9 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
         return Ok(sid);
     }
     let proof = || match threepid.medium {
-        Medium::Email => Proof::Link(link(app, &sid, client_secret, &token, next_link.as_deref())),
+        Medium::Email => {
+            Proof::Link(link(&app.config.server, &sid, client_secret, &token, next_link.as_deref()))
+        }
         Medium::Msisdn => Proof::Code(token.clone()),
     };
     let topic = match (purpose, owner) {
@@ -287,27 +293,33 @@ pub(crate) fn threepid_in_use() -> ApiError {
 }
 
 /// Refuses identifiers that this server does not accept.
-pub(crate) fn check_allowed(app: &Server, threepid: &Threepid) -> Result<(), ApiError> {
-    let config = &app.config.threepids;
-    if is_allowed(threepid, &config.allow, &config.deny) {
+pub(crate) fn check_allowed(
+    threepids: &config::Threepids,
+    threepid: &Threepid,
+) -> Result<(), ApiError> {
+    if is_allowed(threepid, &threepids.allow, &threepids.deny) {
         return Ok(());
     }
     Err(ApiError::new(ErrorCode::ThreepidDenied, "This server does not take this address."))
 }
 
 /// Where a browser goes after a confirmation: a web address on an allowed host.
-fn check_next_link(app: &Server, link: &str) -> Result<Url, ApiError> {
+fn check_next_link(
+    server: &config::Server,
+    threepids: &config::Threepids,
+    link: &str,
+) -> Result<Url, ApiError> {
     let refused = |why: &'static str| ApiError::invalid_param(why);
     if link.len() > limits::NEXT_LINK_BYTES {
         return Err(refused("`next_link` is too long."));
     }
     let url = Url::parse(link).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     let url = url.ok_or_else(|| refused("`next_link` is not an address of the web."))?;
-    let own = Url::parse(&app.config.server.url()).ok();
+    let own = Url::parse(&server.url()).ok();
     let allowed = url.host_str().is_some_and(|host| {
         let is = |pattern: &String| Glob::new(pattern).is_some_and(|glob| glob.is(host));
         own.as_ref().and_then(Url::host_str) == Some(host)
-            || app.config.threepids.next_link_hosts.iter().any(is)
+            || threepids.next_link_hosts.iter().any(is)
     });
     let plain = url.username().is_empty() && url.password().is_none();
     (allowed && plain)
@@ -315,15 +327,15 @@ fn check_next_link(app: &Server, link: &str) -> Result<Url, ApiError> {
         .ok_or_else(|| refused("`next_link` leads to a host that this server does not allow."))
 }
 
-fn submit_url(app: &Server) -> String {
-    let prefix = app.config.server.prefixes.first().map_or_else(String::new, ToString::to_string);
-    format!("{}{}", app.config.server.url(), SUBMIT.replacen("/_matrix", &prefix, 1))
+fn submit_url(server: &config::Server) -> String {
+    let prefix = server.prefixes.first().map_or_else(String::new, ToString::to_string);
+    format!("{}{}", server.url(), SUBMIT.replacen("/_matrix", &prefix, 1))
 }
 
 /// The link in a mail. It contains the address to go to afterwards, which may contain secrets of
 /// the client and must therefore not be in the log.
 fn link(
-    app: &Server,
+    server: &config::Server,
     sid: &str,
     client_secret: &str,
     token: &str,
@@ -332,7 +344,7 @@ fn link(
     let pairs = [("sid", sid), ("client_secret", client_secret), ("token", token)];
     let pairs = pairs.into_iter().chain(next_link.map(|link| ("next_link", link)));
     let query: Vec<(&str, &str)> = pairs.collect();
-    format!("{}?{}", submit_url(app), serde_html_form::to_string(query).unwrap_or_default())
+    format!("{}?{}", submit_url(server), serde_html_form::to_string(query).unwrap_or_default())
 }
 
 /// A submitted token.
@@ -348,12 +360,12 @@ struct Submitted {
 /// The page of the link in a mail.
 pub(super) async fn page(cx: Cx<Server, ()>, _: ValidationPage) -> Result<Reply, ApiError> {
     let Ok(submitted) = read_query::<Submitted>(&cx.uri) else {
-        return Ok(useless_link(&cx.app));
+        return Ok(useless_link(&cx.app.config.server.name));
     };
     // The token is not checked here, so that the page reveals nothing to someone who guesses
     // tokens.
-    let Some(validation) = find(&cx.app, &submitted.sid, &submitted.client_secret) else {
-        return Ok(useless_link(&cx.app));
+    let Some(validation) = find(&cx.app.engine, &submitted.sid, &submitted.client_secret) else {
+        return Ok(useless_link(&cx.app.config.server.name));
     };
     let server = &cx.app.config.server.name;
     let what_for = match validation.purpose {
@@ -361,7 +373,9 @@ pub(super) async fn page(cx: Cx<Server, ()>, _: ValidationPage) -> Result<Reply,
         Purpose::Account => "to set a new password, or to change something else that is protected",
         Purpose::Add => "to add it to your account",
     };
-    let next = submitted.next_link.as_deref().and_then(|link| check_next_link(&cx.app, link).ok());
+    let next = submitted.next_link.as_deref().and_then(|link| {
+        check_next_link(&cx.app.config.server, &cx.app.config.threepids, link).ok()
+    });
     let body = html! {
         p {
             "Please confirm that " strong { (validation.threepid.to_string()) } " is yours, "
@@ -397,12 +411,14 @@ pub(super) async fn submit(cx: Cx<Server, ()>, _: SubmitToken) -> Result<Reply, 
         return Ok(Reply::json(serde_json::json!({ "success": success }).to_string()));
     }
     let Ok(submitted) = serde_html_form::from_bytes::<Submitted>(&cx.body) else {
-        return Ok(useless_link(&cx.app));
+        return Ok(useless_link(&cx.app.config.server.name));
     };
     if !complete(&cx, &submitted).await.map_err(|error| error.shown_by(refusal))? {
-        return Ok(useless_link(&cx.app));
+        return Ok(useless_link(&cx.app.config.server.name));
     }
-    let next = submitted.next_link.as_deref().and_then(|link| check_next_link(&cx.app, link).ok());
+    let next = submitted.next_link.as_deref().and_then(|link| {
+        check_next_link(&cx.app.config.server, &cx.app.config.threepids, link).ok()
+    });
     if let Some(to) = next.and_then(|next| HeaderValue::from_str(next.as_str()).ok()) {
         return Ok(Page::new("Your address is confirmed", Markup::default())
             .status(StatusCode::SEE_OTHER)
@@ -416,10 +432,10 @@ pub(super) async fn submit(cx: Cx<Server, ()>, _: SubmitToken) -> Result<Reply, 
     Ok(Page::new("Your address is confirmed", body).reply())
 }
 
-fn useless_link(app: &Server) -> Reply {
+fn useless_link(own: &ServerName) -> Reply {
     let body = html! {
         p role="alert" {
-            "This link of " (app.config.server.name) " has been used already, has become too old, or \
+            "This link of " (own) " has been used already, has become too old, or \
              is not whole."
         }
         p { "Go back to your app and ask for another message." }
@@ -429,12 +445,12 @@ fn useless_link(app: &Server) -> Reply {
 
 /// The validation, for a client that knows its secret.
 fn find(
-    app: &Server,
+    engine: &Engine,
     sid: &str,
     client_secret: &str,
 ) -> Option<logcabin_state::validations::Validation> {
-    let now_ms = app.engine.clock().now_ms();
-    let found = app.engine.state().validations.get(sid, now_ms)?;
+    let now_ms = engine.clock().now_ms();
+    let found = engine.state().validations.get(sid, now_ms)?;
     (found.client_secret == TokenHash::of(client_secret)).then_some(found)
 }
 
@@ -455,7 +471,7 @@ pub(in crate::api) async fn show_token(
             "`sid` and `client_secret` have 1 to 255 of 0-9a-zA-Z.=_-",
         ));
     }
-    let Some(found) = find(&cx.app, sid, client_secret) else { return Ok(false) };
+    let Some(found) = find(&cx.app.engine, sid, client_secret) else { return Ok(false) };
     let proposal = CompleteValidation {
         threepid: found.threepid,
         sid: sid.to_owned(),
@@ -468,13 +484,13 @@ pub(in crate::api) async fn show_token(
 
 /// The identifier that a client's user has validated for this purpose, if there is one.
 pub(crate) fn validated(
-    app: &Server,
+    engine: &Engine,
     purpose: Purpose,
     sid: &str,
     client_secret: &str,
 ) -> Option<Validated> {
-    let found = find(app, sid, client_secret)?;
+    let found = find(engine, sid, client_secret)?;
     let done = found.purpose == purpose && found.validated_ms.is_some();
-    let now_ms = app.engine.clock().now_ms();
+    let now_ms = engine.clock().now_ms();
     done.then_some(Validated { sid: found.sid, purpose, threepid: found.threepid, now_ms })
 }

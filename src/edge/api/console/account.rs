@@ -15,6 +15,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_config as config;
 use logcabin_service::oauth::CONSOLE_CALLBACK;
 
 endpoint! {
@@ -32,19 +33,19 @@ endpoint! {
 }
 
 pub(super) async fn set_out(cx: Cx<Server, ()>, _: SetOut) -> Result<Reply, ApiError> {
-    served(&cx.app)?;
+    served(&cx.app.config.console)?;
     let attempt = Attempt::begin();
-    let cookie = cookie(&cx.app, attempt.secret(), limits::CONSOLE_LOGIN.as_secs())?;
+    let cookie = cookie(&cx.app.config.server, attempt.secret(), limits::CONSOLE_LOGIN.as_secs())?;
     Ok(see(&attempt.location(&cx.app)?)?.with_header(SET_COOKIE, cookie))
 }
 
 pub(super) async fn arrive(cx: Cx<Server, ()>, request: Arrive) -> Result<Reply, ApiError> {
-    served(&cx.app)?;
-    let forget = cookie(&cx.app, "", 0)?;
+    served(&cx.app.config.console)?;
+    let forget = cookie(&cx.app.config.server, "", 0)?;
     let reply = match own::arrive(&cx, &request.headers).await {
         Ok(token) => {
             let seconds = limits::CONSOLE_SESSION.as_secs();
-            let cookie = login::set_cookie(&cx.app, &token, seconds)?;
+            let cookie = login::set_cookie(&cx.app.config.server, &token, seconds)?;
             see("/_logcabin/console")?.with_header(SET_COOKIE, cookie)
         }
         Err(error) if error.status().is_client_error() && error.retry_after().is_none() => {
@@ -56,9 +57,9 @@ pub(super) async fn arrive(cx: Cx<Server, ()>, request: Arrive) -> Result<Reply,
 }
 
 /// The cookie of a login under way, which only the way back sees.
-fn cookie(app: &Server, value: &str, seconds: u64) -> Result<HeaderValue, ApiError> {
+fn cookie(server: &config::Server, value: &str, seconds: u64) -> Result<HeaderValue, ApiError> {
     // The browser comes back from a page of the same site; but from where it came before that, it
     // may have been another.
     let limits = format!("Path={CONSOLE_CALLBACK}; SameSite=Lax");
-    login::cookie(app, &format!("{}={value}", own::COOKIE_NAME), &limits, seconds)
+    login::cookie(server, &format!("{}={value}", own::COOKIE_NAME), &limits, seconds)
 }

@@ -13,6 +13,8 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_config as config;
+use logcabin_engine::Engine;
 use logcabin_ops::{
     admin::federation::{
         DestinationDetails, DestinationRow, Destinations, RefusedEvents, SharedRoom, Waiting,
@@ -62,7 +64,7 @@ pub(super) async fn overview(
         let found = destinations(&app.office, from, limits::CONSOLE_ROWS)?;
         let refused = refused_events(&app.office, 0, REFUSED)?;
         Ok(html! {
-            (state(app, &found))
+            (state(&app.engine, &found))
             h2 { "Homeservers" }
             (rows(&found, app.engine.clock().now_ms()))
             (pages(&[], from, found.destinations.len(), found.total))
@@ -72,7 +74,7 @@ pub(super) async fn overview(
                 p.pages { a href="/_logcabin/console/federation/refused" { "All of them" } }
             }
             h2 { "Who may federate" }
-            (rules(app))
+            (rules(&app.office.federation))
         })
     })
     .await
@@ -140,8 +142,8 @@ pub(super) async fn keys(cx: Cx<Server, Visitor>, request: Keys) -> Result<Reply
     .await
 }
 
-fn state(app: &Server, found: &Destinations) -> Markup {
-    let known = app.engine.state().peers.len();
+fn state(engine: &Engine, found: &Destinations) -> Markup {
+    let known = engine.state().peers.len();
     html! {
         @if !found.is_on {
             p.bad role="status" { "Federation is off: nothing is delivered." }
@@ -318,8 +320,7 @@ fn refused_table(found: &RefusedEvents) -> Markup {
     table(&columns, &rows, "None was rejected or soft-failed.")
 }
 
-fn rules(app: &Server) -> Markup {
-    let federation = &app.office.federation;
+fn rules(federation: &config::Federation) -> Markup {
     let patterns = |list: &[logcabin_config::ServerPattern], none: &str| match list.is_empty() {
         true => none.to_owned(),
         false => list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),

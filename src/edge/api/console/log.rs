@@ -19,6 +19,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_engine::Engine;
 use logcabin_log::ReadError;
 use logcabin_ops::history::{query::RecordView, select::Selection};
 use logcabin_record::{Offset, Record};
@@ -69,10 +70,10 @@ fn view(app: &Server, request: &LogPage) -> Result<Markup, ApiError> {
     let LogPage { kind, room, user, at } = request;
     let selection = changes::selection(app, [room, user, kind].map(Option::as_deref))?;
     let newest = match at {
-        Some(at) => moment(app, at)?,
+        Some(at) => moment(&app.engine, at)?,
         None => app.engine.head().offset(),
     };
-    let found = find(app, &selection, newest)?;
+    let found = find(&app.engine, &selection, newest)?;
     let query = query(&[("kind", kind), ("room", room), ("user", user)]);
     Ok(html! {
         form.filters method="get" role="search" {
@@ -121,13 +122,13 @@ fn table(records: &[Record]) -> Markup {
 }
 
 /// The newest records up to `newest` that are selected: a page of them, among a bounded number.
-fn find(app: &Server, selection: &Selection, newest: Offset) -> Result<Found, ReadError> {
+fn find(engine: &Engine, selection: &Selection, newest: Offset) -> Result<Found, ReadError> {
     const CHUNK: u64 = 128;
     let (mut records, mut last, mut examined) = (Vec::new(), newest.get(), 0);
     while last > 0 && examined < limits::CONSOLE_LOOK {
         let first = last.saturating_sub(CHUNK - 1).max(1);
         let count = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
-        for record in app.engine.log().read(Offset::new(first), count)?.into_iter().rev() {
+        for record in engine.log().read(Offset::new(first), count)?.into_iter().rev() {
             if record.offset().get() > last {
                 continue;
             }

@@ -24,6 +24,7 @@ use crate::{
     http::{ApiError, Body, Cx, Received, Reply, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_config as config;
 use logcabin_decide::{
     account::{RemoveDevices, Which},
     oauth::EndGrants,
@@ -65,7 +66,7 @@ impl LoginParts for Received<'_> {
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply, ApiError> {
-    served(&cx.app)?;
+    served(&cx.app.config.console)?;
     let (name, value) = match (request.link, request.login_token) {
         (Some(link), _) => ("link", link),
         (None, Some(token)) => ("token", token),
@@ -73,7 +74,8 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply
     };
     // Only the form uses the link up: programs that look at links do not send it.
     let by = if name == "link" { By::Link(value.clone()) } else { By::Token(value.clone()) };
-    let Some(user_id) = login::who_may_enter(&cx.app, &by) else {
+    let Some(user_id) = login::who_may_enter(cx.app.engine.clock(), &cx.app.signing.signer, &by)
+    else {
         let error = ApiError::forbidden("This link is not valid, or has expired.");
         return Ok(form(&cx.app, "", Some(&error)));
     };
@@ -91,7 +93,9 @@ pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Repl
     let body = html! {
         @if let Some(error) = refused { p.bad role="alert" { (error.message()) } }
         @if own::is_possible(app) {
-            a.button.second href={ (app.config.server.url()) (CONSOLE_SIGN_IN) } { "Log in with your account" }
+            a.button.second href=(account::address(&app.config.server)) {
+                "Log in with your account"
+            }
         }
         @let own = format!("{}{CONSOLE_LOGIN}", app.config.server.url());
         @for provider in app.outside.providers.all() {
@@ -117,7 +121,7 @@ pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Repl
 }
 
 pub(super) async fn submit(cx: Cx<Server, ()>, request: LoginForm) -> Result<Reply, ApiError> {
-    served(&cx.app)?;
+    served(&cx.app.config.console)?;
     of_this_site(&request.headers)?;
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
         .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
@@ -135,7 +139,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: LoginForm) -> Result<Rep
         Ok(token) => {
             let seconds = lifetime.as_secs();
             Ok(see_other("/_logcabin/console")
-                .with_header(SET_COOKIE, set_cookie(&cx.app, &token, seconds)?))
+                .with_header(SET_COOKIE, set_cookie(&cx.app.config.server, &token, seconds)?))
         }
         Err(error) if error.status().is_client_error() && error.retry_after().is_none() => {
             Ok(form(&cx.app, &user, Some(&error)))
@@ -145,33 +149,37 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: LoginForm) -> Result<Rep
 }
 
 /// A cookie for the console alone, which neither scripts nor other sites can use.
-pub(super) fn set_cookie(app: &Server, value: &str, seconds: u64) -> Result<HeaderValue, ApiError> {
+pub(super) fn set_cookie(
+    server: &config::Server,
+    value: &str,
+    seconds: u64,
+) -> Result<HeaderValue, ApiError> {
     let limits = "Path=/_logcabin/console; SameSite=Strict";
-    cookie(app, &format!("{COOKIE_NAME}={value}"), limits, seconds)
+    cookie(server, &format!("{COOKIE_NAME}={value}"), limits, seconds)
 }
 
 /// A cookie that scripts cannot use, with these limits.
 pub(super) fn cookie(
-    app: &Server,
+    server: &config::Server,
     pair: &str,
     limits: &str,
     seconds: u64,
 ) -> Result<HeaderValue, ApiError> {
-    let secure = if app.config.server.url().starts_with("https:") { "; Secure" } else { "" };
+    let secure = if server.url().starts_with("https:") { "; Secure" } else { "" };
     let text = format!("{pair}; {limits}; HttpOnly; Max-Age={seconds}{secure}");
     HeaderValue::from_str(&text).map_err(ApiError::internal)
 }
 
 pub(super) async fn leave(cx: Cx<Server, ()>, request: Leave) -> Result<Reply, ApiError> {
-    served(&cx.app)?;
+    served(&cx.app.config.console)?;
     of_this_site(&request.headers)?;
-    let forget = set_cookie(&cx.app, "", 0)?;
+    let forget = set_cookie(&cx.app.config.server, "", 0)?;
     if let Some(token) = given(&request.headers)
         && let Ok(session) = session::of_token(&cx.app, token).await
     {
         let user_id = session.user_id.clone();
         let which = Which::These(vec![session.device_id.clone()]);
-        let grant = grant_of(&cx.app, &session);
+        let grant = grant_of(&cx.app.engine, &session);
         let cx = cx.called_by(session);
         match grant {
             Some(grant) => {

@@ -10,7 +10,8 @@ use crate::{
     api::server::Server,
     http::{ApiError, Cx, Reply, endpoint},
 };
-use logcabin_service::samples::Sample;
+use logcabin_engine::Engine;
+use logcabin_service::samples::{Sample, Samples};
 
 endpoint! {
     pub(super) struct Now = GET "/_logcabin/console";
@@ -26,14 +27,16 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, _: Now) -> Result<Reply, ApiError> {
+    let plots = plots(&cx.app.engine, &cx.app.samples);
     let body = html! {
-        div id="plots" data-from="/_logcabin/console/plots" { (plots(&cx.app)) }
+        div id="plots" data-from="/_logcabin/console/plots" { (plots) }
     };
     Ok(cx.caller.page("Now", "now", body).reply())
 }
 
 pub(super) async fn part(cx: Cx<Server, Visitor>, _: Plots) -> Result<Reply, ApiError> {
-    Ok(Reply::bytes("text/html; charset=utf-8", plots(&cx.app).into_string()))
+    let plots = plots(&cx.app.engine, &cx.app.samples);
+    Ok(Reply::bytes("text/html; charset=utf-8", plots.into_string()))
 }
 
 /// From two samples, the value between them; from one, that at it.
@@ -75,17 +78,16 @@ const PLOTS: [(&str, Unit, Value); 10] = [
     ("Deliveries behind, records", Unit::Number, |_, b| Some(b.lag)),
 ];
 
-fn plots(app: &Server) -> Markup {
-    let state = app.engine.state();
+fn plots(engine: &Engine, samples: &Samples) -> Markup {
+    let state = engine.state();
     let facts = [
-        ("Records", app.engine.head().offset().get().to_string()),
+        ("Records", engine.head().offset().get().to_string()),
         ("Users", state.accounts.len().to_string()),
         ("Rooms", state.rooms.len().to_string()),
     ];
     drop(state);
-    let samples = &app.samples;
     let free = samples.hour().last().map(|last| Unit::Bytes.show(last.disk_free));
-    let now_ms = app.engine.clock().now_ms();
+    let now_ms = engine.clock().now_ms();
     let of = |title, samples: &[Sample], length_ms: u64| {
         let from_ms = now_ms.saturating_sub(length_ms);
         // A stretch without a server has no line.

@@ -1,11 +1,12 @@
 //! What several pages are made of: times, texts of users, links, and tables.
 
+use logcabin_engine::Engine;
 use maud::{Markup, html};
 use serde_json::Value;
 
 pub(super) use logcabin_base::text::encoded;
 
-use crate::{api::server::Server, http::ApiError};
+use crate::http::ApiError;
 use logcabin_base::limits;
 use logcabin_ops::{
     admin::registry,
@@ -56,13 +57,13 @@ pub(super) fn lines(text: &str) -> String {
 }
 
 /// The last record as of a moment.
-pub(super) fn moment(app: &Server, at: &str) -> Result<Offset, ApiError> {
+pub(super) fn moment(engine: &Engine, at: &str) -> Result<Offset, ApiError> {
     let moment = at.parse::<Moment>();
     let moment = moment.map_err(|error| ApiError::invalid_param(format!("{error}.")))?;
-    let head = app.engine.head().offset();
-    match moment.from_now(app.engine.clock().now_ms()) {
+    let head = engine.head().offset();
+    match moment.from_now(engine.clock().now_ms()) {
         Moment::At(offset) => Ok(offset.min(head)),
-        Moment::Time(ms) | Moment::Ago(ms) => last_at(app, head, ms),
+        Moment::Time(ms) | Moment::Ago(ms) => last_at(engine, head, ms),
     }
 }
 
@@ -74,9 +75,9 @@ pub(super) fn before(given: &Option<String>) -> Result<Offset, ApiError> {
 }
 
 /// The last record up to `head` that was written at or before a time.
-pub(super) fn last_at(app: &Server, head: Offset, until_ms: u64) -> Result<Offset, ApiError> {
+pub(super) fn last_at(engine: &Engine, head: Offset, until_ms: u64) -> Result<Offset, ApiError> {
     last_until(head, until_ms, |offset| {
-        let record = app.engine.log().get(offset)?;
+        let record = engine.log().get(offset)?;
         Ok(record.map(|record| record.header.time_ms))
     })
 }

@@ -19,6 +19,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_engine::Engine;
 use logcabin_ops::history::{
     History, HistoryError, Source,
     diff::{Change, Scope, changed},
@@ -44,21 +45,22 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, request: Past) -> Result<Reply, ApiError> {
-    show(&cx, ("Time travel", "past"), |app| view(app, &request)).await
+    show(&cx, ("Time travel", "past"), |app| view(&app.engine, &request)).await
 }
 
-fn view(app: &Server, request: &Past) -> Result<Markup, ApiError> {
-    let head = app.engine.head().offset();
-    let given = |text: &Option<String>| text.as_deref().map(|text| moment(app, text)).transpose();
+fn view(engine: &Engine, request: &Past) -> Result<Markup, ApiError> {
+    let head = engine.head().offset();
+    let given =
+        |text: &Option<String>| text.as_deref().map(|text| moment(engine, text)).transpose();
     // A time that was typed counts more than where the slider was left.
     let at = match given(&request.time)? {
         Some(at) => at,
         None => given(&request.at)?.unwrap_or(head),
     };
     let from = given(&request.from)?;
-    let time_ms = app.engine.log().get(at)?.map_or(0, |record| record.header.time_ms);
-    let source = Source::own(Arc::clone(app.engine.log()), head);
-    let state = app.engine.state().share();
+    let time_ms = engine.log().get(at)?.map_or(0, |record| record.header.time_ms);
+    let source = Source::own(Arc::clone(engine.log()), head);
+    let state = engine.state().share();
     let history = History::live(&source, Arc::clone(&state), at);
     let before = from.map(|from| History::live(&source, state, from.min(at)));
     let scope = match (&request.room, &request.user) {

@@ -16,7 +16,9 @@ use crate::{
     api::server::Server,
     http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_engine::Engine;
 use logcabin_ops::history::{History, Source, query::EventRow};
+use logcabin_read::events::EventStore;
 use logcabin_record::Offset;
 use logcabin_state::Room;
 
@@ -48,12 +50,12 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, request: Relations) -> Result<Reply, ApiError> {
-    show(&cx, ("Relations", "log"), |app| view(app, &request.event)).await
+    show(&cx, ("Relations", "log"), |app| view(&app.engine, &request.event)).await
 }
 
-fn view(app: &Server, asked: &Option<String>) -> Result<Markup, ApiError> {
+fn view(engine: &Engine, asked: &Option<String>) -> Result<Markup, ApiError> {
     let wanted = asked.as_deref().map(str::trim).filter(|wanted| !wanted.is_empty());
-    let graph = wanted.map(|wanted| look(app, wanted)).transpose()?;
+    let graph = wanted.map(|wanted| look(engine, wanted)).transpose()?;
     Ok(html! {
         form.filters method="get" role="search" {
             (field("event", "Event", asked, "$id or the number of its record"))
@@ -116,10 +118,10 @@ struct Graph {
     focus: usize,
 }
 
-fn look(app: &Server, wanted: &str) -> Result<Graph, ApiError> {
+fn look(engine: &Engine, wanted: &str) -> Result<Graph, ApiError> {
     let unknown = || ApiError::not_found("There is no such event.");
-    let state = app.engine.state().share();
-    let events = app.engine.events();
+    let state = engine.state().share();
+    let events = engine.events();
     let event = match wanted.parse::<u64>() {
         Ok(offset) => events.get(Offset::new(offset))?,
         Err(_) => {
@@ -131,15 +133,15 @@ fn look(app: &Server, wanted: &str) -> Result<Graph, ApiError> {
     let event = event.ok_or_else(unknown)?;
     let room = state.rooms.get(&event.room_id).filter(|room| room.has_event(event.offset));
     let room = room.ok_or_else(unknown)?;
-    let head = app.engine.head().offset();
-    let source = Source::own(Arc::clone(app.engine.log()), head);
+    let head = engine.head().offset();
+    let source = Source::own(Arc::clone(engine.log()), head);
     let history = History::live(&source, state, head);
-    let looking = Looking { app, history: &history, room: &room };
+    let looking = Looking { events, history: &history, room: &room };
     looking.graph(event.offset)
 }
 
 struct Looking<'a> {
-    app: &'a Server,
+    events: &'a EventStore,
     history: &'a History<'a>,
     room: &'a Room,
 }
@@ -157,14 +159,14 @@ impl Looking<'_> {
     /// The event of this room with this id.
     fn find(&self, id: &str) -> Result<Option<Offset>, ApiError> {
         let Ok(id) = <&EventId>::try_from(id) else { return Ok(None) };
-        let found = self.app.engine.events().find(self.history.state(), id)?;
+        let found = self.events.find(self.history.state(), id)?;
         Ok(found.filter(|event| event.room_id == self.room.id).map(|event| event.offset))
     }
 
     /// The event that another one is about.
     fn about(&self, row: &EventRow) -> Result<Option<(Offset, Relation)>, ApiError> {
         let redacts = match row.event_type == "m.room.redaction" {
-            true => self.app.engine.events().get(row.offset)?,
+            true => self.events.get(row.offset)?,
             false => None,
         };
         if let Some(id) = redacts.and_then(|event| event.redacts.clone()) {
@@ -248,7 +250,7 @@ impl Looking<'_> {
     fn replies(&self, to: Offset, id: &str) -> Result<Vec<Offset>, ApiError> {
         let mut found = Vec::new();
         for offset in self.room.events_forward(to, self.history.end(), LOOKED_AT) {
-            let Some(event) = self.app.engine.events().get(offset)? else { continue };
+            let Some(event) = self.events.get(offset)? else { continue };
             // Most events do not name it, and are not read.
             if !event.content.get().contains(id)
                 || self.room.redaction_of(offset, self.history.end()).is_some()

@@ -16,7 +16,9 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_engine::Engine;
 use logcabin_ops::history::look::grouped;
+use logcabin_read::notifications::Unread;
 use logcabin_record::Offset;
 use logcabin_state::{
     Membership, Room,
@@ -43,7 +45,7 @@ pub(super) async fn page(cx: Cx<Server, Visitor>, request: UnreadPage) -> Result
 
 fn view(app: &Server, request: &UnreadPage) -> Result<Markup, ApiError> {
     let user_id = app.office.user_id(&request.user)?;
-    let at = request.at.as_deref().map(|at| moment(app, at)).transpose()?;
+    let at = request.at.as_deref().map(|at| moment(&app.engine, at)).transpose()?;
     let at = at.unwrap_or_else(|| app.engine.head().offset());
     let time_ms = app.engine.log().get(at)?.map_or(0, |record| record.header.time_ms);
     let after = request.after.as_deref().unwrap_or_default();
@@ -60,7 +62,7 @@ fn view(app: &Server, request: &UnreadPage) -> Result<Markup, ApiError> {
         if let Some(room) = app.engine.state().rooms.get(&of.room_id) {
             let new = app.sync.unread.distance(&app.engine.state(), &user_id, &room, at, 0);
             judged = new.saturating_add(judged);
-            rows.push(row(app, &user_id, &room, at)?);
+            rows.push(row(&app.engine, &app.sync.unread, &user_id, &room, at)?);
         }
     }
     let left = last.filter(|last| memberships.last().is_some_and(|of| of.room_id > **last));
@@ -91,9 +93,15 @@ fn view(app: &Server, request: &UnreadPage) -> Result<Markup, ApiError> {
     })
 }
 
-fn row(app: &Server, user_id: &UserId, room: &Room, at: Offset) -> Result<Vec<Markup>, ApiError> {
-    let (state, events) = (app.engine.state(), app.engine.events());
-    let counts = app.sync.unread.counts(&state, events, user_id, room, at)?;
+fn row(
+    engine: &Engine,
+    unread: &Unread,
+    user_id: &UserId,
+    room: &Room,
+    at: Offset,
+) -> Result<Vec<Markup>, ApiError> {
+    let (state, events) = (engine.state(), engine.events());
+    let counts = unread.counts(&state, events, user_id, room, at)?;
     let (total, main) = (counts.total(), counts.main);
     let (read, moved) = state.reads.look(user_id, &room.id, |marks| {
         let threads = [Covers::All, Covers::Only(Thread::Main)];

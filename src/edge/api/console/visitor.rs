@@ -18,6 +18,7 @@ use crate::{
     },
     http::{Access, ApiError, Caller, Cx, Gate, OpenTo, Refusal, Reply, Session, Who},
 };
+use logcabin_config as config;
 use logcabin_service::requester::Requester;
 
 const SCRIPT: &str = include_str!("console.js");
@@ -98,10 +99,10 @@ pub(in crate::api) async fn logged_in(
     if !matches!(*method, Method::GET | Method::HEAD) {
         of_this_site(headers)?;
     }
-    served(app)?;
+    served(&app.config.console)?;
     let Some(token) = cookie(headers) else { return Ok(None) };
     let Ok(session) = session::of_token(app, token).await else { return Ok(None) };
-    rights::admit(app, &session, OpenTo::ADMINISTRATORS)?;
+    rights::admit(&app.engine, &session, OpenTo::ADMINISTRATORS)?;
     Ok(Some(session))
 }
 
@@ -118,8 +119,8 @@ pub(super) async fn show(
 }
 
 /// Refuses requests for a console that there is not.
-pub(super) fn served(app: &Server) -> Result<(), ApiError> {
-    if app.config.console.enabled { Ok(()) } else { Err(ApiError::no_such_endpoint()) }
+pub(super) fn served(console: &config::Console) -> Result<(), ApiError> {
+    if console.enabled { Ok(()) } else { Err(ApiError::no_such_endpoint()) }
 }
 
 /// The way to the page on which administrators log in.
@@ -186,7 +187,6 @@ impl Visitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use logcabin_config::Config;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs
@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn everything_but_logging_in_and_out_is_for_those_who_are_logged_in() {
-        let served = crate::api::endpoints(&Config::default()).list().into_iter();
+        let prefixes = config::Server::default().prefixes;
+        let served = crate::api::endpoints(&prefixes).list().into_iter();
         let console = served.filter(|one| one.path.starts_with("/_logcabin/console"));
         let (gated, open): (Vec<_>, Vec<_>) = console.partition(|one| one.access == Access::Login);
         assert!(gated.len() > 30, "{}", gated.len());

@@ -15,6 +15,8 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_decide::federation::explain::{Contender, Fate};
+use logcabin_engine::Engine;
 use logcabin_ops::history::{
     History, Source,
     nearby::{Bounds, Nearby, nearby},
@@ -36,12 +38,13 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, request: Why) -> Result<Reply, ApiError> {
-    show(&cx, ("Who changed it", "past"), |app| view(app, &request)).await
+    show(&cx, ("Who changed it", "past"), |app| view(&app.engine, &request)).await
 }
 
-fn view(app: &Server, request: &Why) -> Result<Markup, ApiError> {
+fn view(engine: &Engine, request: &Why) -> Result<Markup, ApiError> {
     let words = request.of.as_deref().unwrap_or_default();
-    let found = (!words.is_empty()).then(|| look(app, words, request.at.as_deref())).transpose()?;
+    let found =
+        (!words.is_empty()).then(|| look(engine, words, request.at.as_deref())).transpose()?;
     let shown = Some(words.replace('\n', " "));
     Ok(html! {
         form.filters method="get" role="search" {
@@ -56,17 +59,17 @@ fn view(app: &Server, request: &Why) -> Result<Markup, ApiError> {
     })
 }
 
-fn look(app: &Server, words: &str, at: Option<&str>) -> Result<Nearby, ApiError> {
-    let head = app.engine.head().offset();
-    let at = at.map(|at| moment(app, at)).transpose()?.unwrap_or(head);
+fn look(engine: &Engine, words: &str, at: Option<&str>) -> Result<Nearby, ApiError> {
+    let head = engine.head().offset();
+    let at = at.map(|at| moment(engine, at)).transpose()?.unwrap_or(head);
     // Links separate the words by lines, so that a word may contain spaces.
     let subject = match words.contains('\n') {
         true => Subject::of_words(&words.split('\n').collect::<Vec<_>>()),
         false => words.parse(),
     };
     let subject = subject.map_err(|error| ApiError::invalid_param(error.to_string()))?;
-    let source = Source::own(Arc::clone(app.engine.log()), head);
-    let history = History::live(&source, app.engine.state().share(), at);
+    let source = Source::own(Arc::clone(engine.log()), head);
+    let history = History::live(&source, engine.state().share(), at);
     let bounds = Bounds { steps: limits::CONSOLE_ROWS, examined: limits::CONSOLE_LOOK };
     nearby(&history, &subject, bounds).map_err(unanswered)
 }

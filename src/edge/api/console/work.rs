@@ -12,8 +12,15 @@ use crate::{
     api::server::Server,
     http::{ApiError, Cx, Reply, endpoint},
 };
-use logcabin_base::{limits, progress};
-use logcabin_ops::history::look::{duration, grouped};
+use logcabin_base::{
+    limits,
+    progress::{self, Progress},
+};
+use logcabin_engine::Engine;
+use logcabin_ops::{
+    admin::office::Office,
+    history::look::{duration, grouped},
+};
 use logcabin_record::Offset;
 
 endpoint! {
@@ -23,18 +30,18 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, _: WorkPage) -> Result<Reply, ApiError> {
-    show(&cx, ("Work", "work"), body).await
+    show(&cx, ("Work", "work"), |app| body(&app.engine, &app.office)).await
 }
 
 /// The rooms that are shut down. What is left of each is estimated from what was done since its
 /// shutdown began, across restarts.
-fn shutdowns(app: &Server) -> Result<Vec<Vec<Markup>>, ApiError> {
-    let state = app.engine.state();
+fn shutdowns(engine: &Engine, office: &Office) -> Result<Vec<Vec<Markup>>, ApiError> {
+    let state = engine.state();
     let mut rows = Vec::new();
     for shutdown in state.closures.under_way().into_iter().take(limits::CONSOLE_ROWS) {
         let id = shutdown.room_id.as_str();
-        let begun_ms = app.office.time_of(shutdown.begun)?;
-        let taken_ms = app.engine.clock().now_ms().saturating_sub(begun_ms);
+        let begun_ms = office.time_of(shutdown.begun)?;
+        let taken_ms = engine.clock().now_ms().saturating_sub(begun_ms);
         let joined = |at| {
             let room = state.rooms.get(&shutdown.room_id);
             room.map_or(0, |room| room.counts(at).joined)
@@ -56,15 +63,15 @@ fn shutdowns(app: &Server) -> Result<Vec<Vec<Markup>>, ApiError> {
     Ok(rows)
 }
 
-fn body(app: &Server) -> Result<Markup, ApiError> {
-    let shutdowns = shutdowns(app)?;
+fn body(engine: &Engine, office: &Office) -> Result<Markup, ApiError> {
+    let shutdowns = shutdowns(engine, office)?;
     let columns = ["Room", "Members who have left", "Begun", "Left, about", "Then"];
-    let status = app.office.snapshots.status();
+    let status = office.snapshots.status();
     let snapshot = match status.snapshot {
         Offset::ZERO => html! { "none" },
         offset => html! { "of record " (record(offset)) },
     };
-    let waiting = app.engine.state().erasures.condemned_count();
+    let waiting = engine.state().erasures.condemned_count();
     let rows = [
         ("Newest snapshot", snapshot),
         ("Compared with the log", compared(&status)),

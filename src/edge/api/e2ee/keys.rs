@@ -32,6 +32,7 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys};
+use logcabin_engine::Engine;
 use logcabin_read::{
     events::to_raw,
     keyring::{Keyring, public_key},
@@ -94,9 +95,9 @@ pub(super) async fn query(
     let (local, remote): (BTreeMap<_, _>, BTreeMap<_, _>) =
         request.device_keys.into_iter().partition(|(user_id, _)| user_id.server_name() == own);
     if remote.is_empty() {
-        return cx.at_length(|| json(&look_up(&cx.app, local, viewer)?)).await;
+        return cx.at_length(|| json(&look_up(&cx.app.engine, local, viewer)?)).await;
     }
-    let mut found = cx.at_length(|| look_up(&cx.app, local, viewer)).await?;
+    let mut found = cx.at_length(|| look_up(&cx.app.engine, local, viewer)).await?;
     Box::pin(cx.add_remote_keys(remote, patience(request.timeout), &mut found)).await?;
     json(&found)
 }
@@ -109,7 +110,7 @@ pub(in crate::api) async fn query_for_server(
         return Err(ApiError::invalid_param("There are too many users for one request."));
     }
     cx.at_length(|| {
-        let found = look_up(&cx.app, request.device_keys, None)?;
+        let found = look_up(&cx.app.engine, request.device_keys, None)?;
         json(&json!({
             "device_keys": found.device_keys,
             "master_keys": found.master_keys,
@@ -130,7 +131,7 @@ pub(in crate::api) async fn devices_for_server(
         let (last, _) = cx.app.engine.state().keys.told(&user_id, Offset::MAX);
         let stream_id = last.unwrap_or(Offset::ZERO);
         let asked = BTreeMap::from([(user_id.clone(), Vec::new())]);
-        let mut found = look_up(&cx.app, asked, None)?;
+        let mut found = look_up(&cx.app.engine, asked, None)?;
         let devices = found.device_keys.remove(&user_id);
         let devices = devices.ok_or_else(|| ApiError::not_found("There is no such user."))?;
         let devices = devices.into_iter();
@@ -156,23 +157,23 @@ pub(in crate::api) async fn devices_for_server(
 /// The keys of these devices (of all, where none is named) for a user, or for another homeserver,
 /// which is told less.
 fn look_up(
-    app: &Server,
+    engine: &Engine,
     wanted: BTreeMap<OwnedUserId, Vec<OwnedDeviceId>>,
     viewer: Option<&UserId>,
 ) -> Result<Found, ApiError> {
     let mut found = Found::default();
     for (user_id, devices) in wanted {
-        if user_id.server_name() != app.config.server.name {
+        if user_id.server_name() != engine.env().server.name {
             continue;
         }
-        let Some(account) = app.engine.state().accounts.get(&user_id) else { continue };
-        let keyring = Keyring::of(&app.engine.state(), app.engine.events(), &user_id)?;
+        let Some(account) = engine.state().accounts.get(&user_id) else { continue };
+        let keyring = Keyring::of(&engine.state(), engine.events(), &user_id)?;
         let mut of_user = BTreeMap::new();
-        for (device_id, mut keys) in keyring.devices(app.engine.events())? {
+        for (device_id, mut keys) in keyring.devices(engine.events())? {
             if !devices.is_empty() && !devices.iter().any(|id| id.as_str() == device_id) {
                 continue;
             }
-            keyring.add_signatures(app.engine.events(), viewer, &device_id, &mut keys)?;
+            keyring.add_signatures(engine.events(), viewer, &device_id, &mut keys)?;
             let name = account.read().device(device_id.as_str().into()).cloned();
             // Other homeservers need not know how people call their devices.
             let name = name.and_then(|device| device.display_name).filter(|_| viewer.is_some());
@@ -196,7 +197,7 @@ fn look_up(
                 key.remove("unsigned");
             }
             if let Some((_, public)) = public_key(&key) {
-                keyring.add_signatures(app.engine.events(), viewer, &public, &mut key)?;
+                keyring.add_signatures(engine.events(), viewer, &public, &mut key)?;
             }
             if viewer.is_some() || can_leave(&key) {
                 of.insert(user_id.clone(), key);
@@ -348,7 +349,8 @@ pub(super) async fn upload_cross_signing(
         return Ok(upload_signing_keys::Response::new());
     }
     // The first keys need no proof: nobody can have trusted earlier ones.
-    if stored.master.is_some() && !confirm_reset(&cx.app, &cx.caller)? {
+    if stored.master.is_some() && !confirm_reset(&cx.app.engine, &cx.app.config.server, &cx.caller)?
+    {
         let auth = request.auth.as_ref();
         confirm_identity(&cx.app, &cx.caller, cx.client, "device_signing", &cx.body, auth).await?;
     }

@@ -26,7 +26,7 @@ use crate::{
     http::{ApiError, Cx, Homeserver},
 };
 use logcabin_base::limits;
-use logcabin_engine::LiveState;
+use logcabin_engine::{Engine, LiveState};
 use logcabin_read::{
     branches::{Branches, ChainError},
     events::EventRef,
@@ -47,7 +47,7 @@ enum Walk {
 
 /// The part of a room that a homeserver may see.
 pub(super) struct Look<'a> {
-    app: &'a Server,
+    engine: &'a Engine,
     pub(super) state: LiveState,
     pub(super) room: Arc<Room>,
     server: &'a ServerName,
@@ -57,11 +57,11 @@ pub(super) struct Look<'a> {
 impl<'a> Look<'a> {
     /// A room with a user of the homeserver, whose access control list allows the homeserver.
     pub(super) fn of(
-        app: &'a Server,
+        engine: &'a Engine,
         room_id: &RoomId,
         server: &'a ServerName,
     ) -> Result<Self, ApiError> {
-        let look = Self::at_all(app, room_id, server)?;
+        let look = Self::at_all(engine, room_id, server)?;
         if !look.room.has_server(server) {
             return Err(ApiError::forbidden("Your server is not in this room."));
         }
@@ -70,36 +70,36 @@ impl<'a> Look<'a> {
 
     /// A room whose access control list allows the homeserver.
     pub(super) fn at_all(
-        app: &'a Server,
+        engine: &'a Engine,
         room_id: &RoomId,
         server: &'a ServerName,
     ) -> Result<Self, ApiError> {
-        let (state, at) = (app.engine.state(), app.engine.head().offset());
+        let (state, at) = (engine.state(), engine.head().offset());
         let unknown = || ApiError::not_found("This server is not in the room.");
         let room = state.rooms.get(room_id).ok_or_else(unknown)?;
-        if !room.has_server(&app.config.server.name) {
+        if !room.has_server(&engine.env().server.name) {
             return Err(unknown());
         }
-        if !admits(app.engine.events(), &room, server)? {
+        if !admits(engine.events(), &room, server)? {
             return Err(ApiError::forbidden("This room denies your server."));
         }
-        Ok(Self { app, state, room, server, at })
+        Ok(Self { engine, state, room, server, at })
     }
 
     pub(super) fn branches(&self) -> Branches<'_> {
-        Branches::new(&self.state, self.app.engine.events(), &self.room)
+        Branches::new(&self.state, self.engine.events(), &self.room)
     }
 
     /// An event of the room. One that was rejected is among them: without it, other homeservers
     /// could not take an event that names it and is allowed.
     fn event(&self, event_id: &EventId) -> Result<EventRef, ApiError> {
-        let found = self.app.engine.events().find_known(&self.state, &self.room, event_id)?;
+        let found = self.engine.events().find_known(&self.state, &self.room, event_id)?;
         found.ok_or_else(|| ApiError::not_found("There is no such event in the room."))
     }
 
     /// An event in federation format, as the homeserver may see it.
     pub(super) fn pdu(&self, event: EventRef) -> Result<Box<RawValue>, ApiError> {
-        let events = self.app.engine.events();
+        let events = self.engine.events();
         let shown = shown_to(events, &self.room, event, self.server, self.at)?;
         Ok(events.in_federation_format(&self.room, &shown))
     }
@@ -184,8 +184,8 @@ pub(super) fn too_many(error: ChainError) -> ApiError {
     }
 }
 
-fn now(app: &Server) -> MilliSecondsSinceUnixEpoch {
-    app.engine.clock().timestamp()
+fn now(engine: &Engine) -> MilliSecondsSinceUnixEpoch {
+    engine.clock().timestamp()
 }
 
 pub(super) async fn event(
@@ -202,9 +202,9 @@ pub(super) async fn event(
     }
     let room_id = room_id.ok_or_else(unknown)?.room_id.clone();
     // A homeserver outside the room must not learn that the room exists.
-    let look = Look::of(&cx.app, &room_id, server).map_err(|_| unknown())?;
+    let look = Look::of(&cx.app.engine, &room_id, server).map_err(|_| unknown())?;
     let pdu = look.pdu(look.event(&request.event_id)?)?;
-    Ok(get_event::Response::new(cx.app.config.server.name.clone(), now(&cx.app), pdu))
+    Ok(get_event::Response::new(cx.app.config.server.name.clone(), now(&cx.app.engine), pdu))
 }
 
 pub(super) async fn state(
@@ -213,7 +213,7 @@ pub(super) async fn state(
 ) -> Result<get_room_state::Response, ApiError> {
     let Homeserver(server) = &cx.caller;
     cx.at_length(|| {
-        let look = Look::of(&cx.app, &request.room_id, server)?;
+        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
         let branches = look.branches();
         let (state, chain) = look.state_before(&branches, &look.event(&request.event_id)?)?;
         let chain = look.pdus(&branches, chain)?;
@@ -229,7 +229,7 @@ pub(super) async fn state_ids(
 ) -> Result<get_room_state_ids::Response, ApiError> {
     let Homeserver(server) = &cx.caller;
     cx.at_length(|| {
-        let look = Look::of(&cx.app, &request.room_id, server)?;
+        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
         let branches = look.branches();
         let (state, chain) = look.state_before(&branches, &look.event(&request.event_id)?)?;
         let state = state.into_iter().map(|event| event.event_id.clone()).collect();
@@ -244,7 +244,7 @@ pub(super) async fn event_auth(
 ) -> Result<get_event_authorization::Response, ApiError> {
     let Homeserver(server) = &cx.caller;
     cx.at_length(|| {
-        let look = Look::of(&cx.app, &request.room_id, server)?;
+        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
         let event = look.event(&request.event_id)?;
         let branches = look.branches();
         let chain = branches.chain([&event.event_id].into_iter()).map_err(too_many)?;
@@ -265,12 +265,16 @@ pub(super) async fn backfill(
         return Err(ApiError::invalid_param("There are too many events in `v`."));
     }
     cx.at_length(|| {
-        let look = Look::of(&cx.app, &request.room_id, server)?;
+        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
         let from = request.v.iter().filter_map(|event_id| look.event(event_id).ok()).collect();
         let is_allowed = |event: &EventRef| !ruma::state_res::Event::rejected(&**event);
         let found = look.ancestors(from, Walk::Latest, limit, is_allowed)?;
         let pdus: Result<Vec<_>, _> = found.into_iter().map(|event| look.pdu(event)).collect();
-        Ok(get_backfill::Response::new(cx.app.config.server.name.clone(), now(&cx.app), pdus?))
+        Ok(get_backfill::Response::new(
+            cx.app.config.server.name.clone(),
+            now(&cx.app.engine),
+            pdus?,
+        ))
     })
     .await
 }
@@ -287,7 +291,7 @@ pub(super) async fn missing_events(
         return Err(ApiError::invalid_param("There are too many events in the request."));
     }
     cx.at_length(|| {
-        let look = Look::of(&cx.app, &request.room_id, server)?;
+        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
         let earliest: HashSet<_> = request.earliest_events.iter().collect();
         let latest: HashSet<_> = request.latest_events.iter().collect();
         let min_depth = u64::from(request.min_depth);
@@ -317,7 +321,7 @@ pub(super) async fn timestamp_to_event(
 ) -> Result<get_event_by_timestamp::Response, ApiError> {
     let Homeserver(server) = &cx.caller;
     cx.at_length(|| {
-        let look = Look::of(&cx.app, &request.room_id, server)?;
+        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
         let events = cx.app.engine.events();
         let by_time = ByTime { events, room: &look.room, at: look.at };
         let wanted = |event: &EventRef| {

@@ -51,7 +51,7 @@ pub(super) async fn exchange(
         return Err(ApiError::bad_json("This is not an invite by address."));
     }
     // Its homeserver need not be in the room, but the access control list must not deny it.
-    Look::at_all(&cx.app, &room_id, server)?;
+    Look::at_all(&cx.app.engine, &room_id, server)?;
     let (app, signed) = (Arc::clone(&cx.app), content.third_party_invite.signed);
     // It continues if the other homeserver disconnects: the room may have the invite already.
     let inviting = tokio::spawn(async move {

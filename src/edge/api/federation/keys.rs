@@ -19,10 +19,15 @@ use serde_json::json;
 use tracing::debug;
 
 use crate::{
-    api::{answer::json as to_json, server::Server},
+    api::{
+        answer::json as to_json,
+        server::{Outside, Server},
+    },
     http::{ApiError, Cx, ErrorCode, Json, endpoint},
 };
 use logcabin_base::{clock::millis, limits};
+use logcabin_engine::Engine;
+use logcabin_outside::federation::Federation;
 
 endpoint! {
     /// This server's keys, as homeservers ask that are older than v1.7 of the specification. The
@@ -40,11 +45,11 @@ endpoint! {
 }
 
 pub(super) async fn own(cx: Cx<Server, ()>, _: get_server_keys::Request) -> Result<Json, ApiError> {
-    to_json(&own_document(&cx.app)?)
+    to_json(&own_document(&cx.app.engine)?)
 }
 
 pub(super) async fn own_key(cx: Cx<Server, ()>, _: OwnKey) -> Result<Json, ApiError> {
-    to_json(&own_document(&cx.app)?)
+    to_json(&own_document(&cx.app.engine)?)
 }
 
 pub(super) async fn key_of_one(cx: Cx<Server, ()>, request: KeyOfOne) -> Result<Json, ApiError> {
@@ -54,7 +59,7 @@ pub(super) async fn key_of_one(cx: Cx<Server, ()>, request: KeyOfOne) -> Result<
         })?,
         None => cx.app.engine.clock().now_ms(),
     };
-    answer(&cx.app, vec![(request.server_name, until_ms)]).await
+    answer(&cx.app.engine, &cx.app.outside, vec![(request.server_name, until_ms)]).await
 }
 
 pub(super) async fn query_one(
@@ -62,7 +67,7 @@ pub(super) async fn query_one(
     request: get_remote_server_keys::Request,
 ) -> Result<Json, ApiError> {
     let until_ms = request.minimum_valid_until_ts.get().into();
-    answer(&cx.app, vec![(request.server_name, until_ms)]).await
+    answer(&cx.app.engine, &cx.app.outside, vec![(request.server_name, until_ms)]).await
 }
 
 pub(super) async fn query(
@@ -77,29 +82,42 @@ pub(super) async fn query(
         let until = keys.into_values().filter_map(|key| key.minimum_valid_until_ts).max();
         (server, until.map_or(now_ms, |until| until.get().into()))
     });
-    answer(&cx.app, wanted.collect()).await
+    answer(&cx.app.engine, &cx.app.outside, wanted.collect()).await
 }
 
 /// The known keys of these servers, also signed by this server. Unreachable servers are left out.
-async fn answer(app: &Server, wanted: Vec<(OwnedServerName, u64)>) -> Result<Json, ApiError> {
-    let documents = stream::iter(wanted)
-        .map(|(server, until_ms)| async move { document(app, &server, until_ms).await })
-        .buffered(limits::PEER_KEYS_FETCHES / 2)
-        .filter_map(std::future::ready);
+async fn answer(
+    engine: &Engine,
+    outside: &Outside,
+    wanted: Vec<(OwnedServerName, u64)>,
+) -> Result<Json, ApiError> {
+    let federation = outside.federation.as_deref();
+    let documents =
+        stream::iter(wanted)
+            .map(|(server, until_ms)| async move {
+                document(engine, federation, &server, until_ms).await
+            })
+            .buffered(limits::PEER_KEYS_FETCHES / 2)
+            .filter_map(std::future::ready);
     let collecting = documents.collect::<Vec<_>>();
     let documents = tokio::time::timeout(limits::FEDERATION_TIMEOUT, Box::pin(collecting)).await;
     let late = |_| ApiError::new(ErrorCode::ConnectionTimeout, "The other servers take too long.");
     to_json(&json!({ "server_keys": documents.map_err(late)? }))
 }
 
-async fn document(app: &Server, server: &ServerName, until_ms: u64) -> Option<CanonicalJsonObject> {
-    let signing = &app.engine.env().server;
+async fn document(
+    engine: &Engine,
+    federation: Option<&Federation>,
+    server: &ServerName,
+    until_ms: u64,
+) -> Option<CanonicalJsonObject> {
+    let signing = &engine.env().server;
     if *server == signing.name {
-        return own_document(app).ok();
+        return own_document(engine).ok();
     }
-    let federation = app.outside.federation.as_deref()?;
+    let federation = federation?;
     // A request for keys that are valid for years must not cause a fetch each time.
-    let soon_ms = app.engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
+    let soon_ms = engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
     match federation.keys.document(server, until_ms.min(soon_ms)).await {
         Ok(mut document) => {
             signing
@@ -115,10 +133,10 @@ async fn document(app: &Server, server: &ServerName, until_ms: u64) -> Option<Ca
 }
 
 /// This server's own keys, as it publishes them.
-fn own_document(app: &Server) -> Result<CanonicalJsonObject, ApiError> {
-    let signing = &app.engine.env().server;
-    let until_ms = app.engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
-    let retired = app.engine.state().peers.retired_keys().into_iter();
+fn own_document(engine: &Engine) -> Result<CanonicalJsonObject, ApiError> {
+    let signing = &engine.env().server;
+    let until_ms = engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
+    let retired = engine.state().peers.retired_keys().into_iter();
     let retired: serde_json::Map<_, _> = retired
         .map(|(id, old)| (id, json!({ "key": old.key, "expired_ts": old.expired_ms })))
         .collect();

@@ -20,6 +20,7 @@ use crate::{
     http::{ApiError, Cx, ErrorCode, Homeserver},
 };
 use logcabin_decide::federation::{TemplateError, may_authorise, template};
+use logcabin_engine::Engine;
 use logcabin_read::{events::EventRef, sync::heroes};
 use logcabin_record::lax_object::LaxObject;
 use logcabin_service::federation::{Pdu, PduError};
@@ -80,7 +81,7 @@ fn make(
 ) -> Result<(RoomVersionId, Box<RawValue>), ApiError> {
     let Homeserver(server) = &cx.caller;
     must_be_of(user_id, server)?;
-    Look::at_all(&cx.app, room_id, server)?;
+    Look::at_all(&cx.app.engine, room_id, server)?;
     let (env, now) = (cx.app.engine.env(), cx.app.engine.clock().timestamp());
     let (version, event) = template(&env, room_id, user_id, membership, versions, now)?;
     let event = serde_json::value::to_raw_value(&event).map_err(ApiError::internal)?;
@@ -134,7 +135,7 @@ async fn send<'a>(
 ) -> Result<Sent<'a>, ApiError> {
     let Homeserver(server) = &cx.caller;
     let app = &*cx.app;
-    let look = Look::at_all(app, room_id, server)?;
+    let look = Look::at_all(&app.engine, room_id, server)?;
     let mut object = Pdu::object(pdu)?;
     if Pdu::room_of(&object)? != *room_id {
         return Err(PduError::OtherEvent.into());
@@ -146,7 +147,7 @@ async fn send<'a>(
     let admitted = receiving.admit_member(&look.room, server, &user_id, is_knock);
     admitted.map_err(ApiError::limit_exceeded)?;
     if membership == MembershipState::Join {
-        authorise(app, room_id, &user_id, &mut object, &look)?;
+        authorise(&app.engine, room_id, &user_id, &mut object, &look)?;
     }
     let pdu = Pdu::in_room(&look.room, object)?;
     if pdu.event_id != event_id {
@@ -163,8 +164,8 @@ async fn send<'a>(
     let event = app.engine.events().find(&state, event_id)?;
     let event = event.ok_or_else(|| ApiError::internal("an accepted event is missing"))?;
     // With its first user, it is no stranger any more.
-    receiving.reassess(server);
-    Ok(Sent { look: Look::at_all(app, room_id, server)?, event })
+    receiving.judge_again(server);
+    Ok(Sent { look: Look::at_all(&app.engine, room_id, server)?, event })
 }
 
 /// The user, if the event sets their own membership to this one.
@@ -181,7 +182,7 @@ fn member(object: &CanonicalJsonObject, membership: &MembershipState) -> Option<
 
 /// Signs a join that a user of this homeserver authorises.
 fn authorise(
-    app: &Server,
+    engine: &Engine,
     room_id: &RoomId,
     user_id: &UserId,
     object: &mut LaxObject,
@@ -192,11 +193,11 @@ fn authorise(
         .and_then(|content| content.get("join_authorised_via_users_server"))
         .and_then(CanonicalJsonValue::as_str)
         .and_then(|user_id| <&UserId>::try_from(user_id).ok());
-    let own = &app.engine.env().server;
+    let own = &engine.env().server;
     if authoriser.is_none_or(|authoriser| authoriser.server_name() != own.name) {
         return Ok(());
     }
-    may_authorise(&app.engine.env(), room_id, user_id)?;
+    may_authorise(&engine.env(), room_id, user_id)?;
     own.sign_event(object, &look.room.rules.redaction).map_err(ApiError::internal)
 }
 

@@ -7,7 +7,7 @@ mod keys;
 mod memberships;
 mod older;
 mod queries;
-mod signed;
+pub(super) mod signed;
 mod transactions;
 
 use ruma::api::federation::discovery::get_server_version::v1 as get_server_version;

@@ -21,8 +21,8 @@ use crate::{
 };
 
 /// Only local users and aliases may be queried.
-fn must_be_ours(app: &Server, server: &ServerName) -> Result<(), ApiError> {
-    if *server == app.config.server.name {
+fn must_be_ours(own: &ServerName, server: &ServerName) -> Result<(), ApiError> {
+    if server == own {
         Ok(())
     } else {
         Err(ApiError::invalid_param("This belongs to another server."))
@@ -33,8 +33,8 @@ pub(super) async fn profile(
     cx: Cx<Server, Homeserver>,
     request: get_profile_information::Request,
 ) -> Result<Json, ApiError> {
-    must_be_ours(&cx.app, request.user_id.server_name())?;
-    let mut fields = profile::of_local(&cx.app, &request.user_id).await?;
+    must_be_ours(&cx.app.config.server.name, request.user_id.server_name())?;
+    let mut fields = profile::of_local(&cx.app.engine, &cx.app.outside, &request.user_id).await?;
     if let Some(field) = request.field {
         fields.retain(|name, _| *name == field.as_str());
     }
@@ -47,7 +47,7 @@ pub(super) async fn directory(
     cx: Cx<Server, Homeserver>,
     request: get_room_information::Request,
 ) -> Result<Json, ApiError> {
-    must_be_ours(&cx.app, request.room_alias.server_name())?;
+    must_be_ours(&cx.app.config.server.name, request.room_alias.server_name())?;
     let room_id = appservice::resolve(&cx.app, (&*request.room_alias).into()).await?;
     to_json(&json!({ "room_id": room_id, "servers": [cx.app.config.server.name] }))
 }

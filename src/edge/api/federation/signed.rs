@@ -6,12 +6,12 @@ use ruma::OwnedServerName;
 use tracing::debug;
 
 use crate::{
-    api::server::Server,
+    api::server::Outside,
     http::{ApiError, ErrorCode},
 };
 use logcabin_base::rate::household;
-use logcabin_outside::federation::{KeyError, XMatrix};
-use logcabin_service::federation::{Amounts, Kind};
+use logcabin_config::RateLimits;
+use logcabin_outside::federation::{Amounts, KeyError, Kind, XMatrix};
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -36,49 +36,48 @@ impl From<Trouble> for ApiError {
     }
 }
 
-impl Server {
-    /// Refuses a request that claims to be of a homeserver that has overdrawn its account. Whoever
-    /// sent it, it would be refused later, after the body was read and the signature verified.
-    pub(crate) fn not_overdrawn(&self, headers: &http::HeaderMap) -> Result<(), ApiError> {
-        let Some(federation) = &self.outside.federation else { return Ok(()) };
-        let Some(claimed) = XMatrix::of(headers) else { return Ok(()) };
-        let wait = federation.accounts.overdrawn(&claimed.origin);
-        wait.map_or(Ok(()), |wait| Err(ApiError::limit_exceeded(wait)))
-    }
+/// Refuses a request that claims to be of a homeserver that has overdrawn its account. Whoever
+/// sent it, it would be refused later, after the body was read and the signature verified.
+pub(crate) fn not_overdrawn(outside: &Outside, headers: &http::HeaderMap) -> Result<(), ApiError> {
+    let Some(federation) = &outside.federation else { return Ok(()) };
+    let Some(claimed) = XMatrix::of(headers) else { return Ok(()) };
+    let wait = federation.accounts.overdrawn(&claimed.origin);
+    wait.map_or(Ok(()), |wait| Err(ApiError::limit_exceeded(wait)))
+}
 
-    /// The homeserver that signed this request.
-    pub(crate) async fn signed_by(
-        &self,
-        request: &http::Request<&[u8]>,
-        client: IpAddr,
-    ) -> Result<OwnedServerName, ApiError> {
-        let federation = self.outside.federation.as_deref().ok_or(Trouble::Denied)?;
-        let signed = XMatrix::of(request.headers()).ok_or(Trouble::Unsigned)?;
-        let own = federation.peers.own_name();
-        if signed.origin == *own || signed.destination.as_ref().is_some_and(|to| to != own) {
-            return Err(Trouble::Destination.into());
+/// The homeserver that signed this request.
+pub(crate) async fn signed_by(
+    outside: &Outside,
+    limits: &RateLimits,
+    request: &http::Request<&[u8]>,
+    client: IpAddr,
+) -> Result<OwnedServerName, ApiError> {
+    let federation = outside.federation.as_deref().ok_or(Trouble::Denied)?;
+    let signed = XMatrix::of(request.headers()).ok_or(Trouble::Unsigned)?;
+    let own = federation.peers.own_name();
+    if signed.origin == *own || signed.destination.as_ref().is_some_and(|to| to != own) {
+        return Err(Trouble::Destination.into());
+    }
+    if !federation.peers.permits(&signed.origin) {
+        return Err(Trouble::Denied.into());
+    }
+    let (address, wrong) = (household(client), &outside.wrong_signatures);
+    if limits.enabled {
+        // Before any work, so that few of many simultaneous requests are examined.
+        wrong.take(address, Instant::now()).map_err(ApiError::limit_exceeded)?;
+    }
+    match federation.keys.verify_request(&signed, request).await {
+        Ok(()) => {
+            wrong.give_back(&address);
+            federation.sender.is_back(&signed.origin);
+            let amounts = amounts(request.uri().path(), request.body().len());
+            let admitted = federation.accounts.admit(&signed.origin, &amounts);
+            admitted.map_err(ApiError::limit_exceeded)?;
+            Ok(signed.origin)
         }
-        if !federation.peers.permits(&signed.origin) {
-            return Err(Trouble::Denied.into());
-        }
-        let (address, wrong) = (household(client), &self.outside.wrong_signatures);
-        if self.config.rate_limits.enabled {
-            // Before any work, so that few of many simultaneous requests are examined.
-            wrong.take(address, Instant::now()).map_err(ApiError::limit_exceeded)?;
-        }
-        match federation.keys.verify_request(&signed, request).await {
-            Ok(()) => {
-                wrong.give_back(&address);
-                federation.sender.is_back(&signed.origin);
-                let amounts = amounts(request.uri().path(), request.body().len());
-                let admitted = federation.accounts.admit(&signed.origin, &amounts);
-                admitted.map_err(ApiError::limit_exceeded)?;
-                Ok(signed.origin)
-            }
-            Err(error) => {
-                debug!(origin = %signed.origin, %error, "a request is refused");
-                Err(Trouble::Signature(error).into())
-            }
+        Err(error) => {
+            debug!(origin = %signed.origin, %error, "a request is refused");
+            Err(Trouble::Signature(error).into())
         }
     }
 }

@@ -29,12 +29,13 @@ use ruma::{
 };
 use serde_json::json;
 
-use super::serving::wish;
+use super::serving::{Serving, wish};
 use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Download as DownloadRequest, Homeserver, Incoming, Json, Reply, Upload},
 };
 use logcabin_base::clock::random_letters;
+use logcabin_config as config;
 use logcabin_decide::media::{AddMedia, CreateMedia};
 use logcabin_media::Receiving;
 use logcabin_record::command::FileHash;
@@ -141,18 +142,18 @@ pub(super) async fn config(
     cx: Cx<Server>,
     _: get_config::Request,
 ) -> Result<get_config::Response, ApiError> {
-    Ok(get_config::Response::new(largest(&cx.app)))
+    Ok(get_config::Response::new(largest(&cx.app.config.media)))
 }
 
 pub(super) async fn old_config(
     cx: Cx<Server>,
     _: old_get_config::Request,
 ) -> Result<old_get_config::Response, ApiError> {
-    Ok(old_get_config::Response::new(largest(&cx.app)))
+    Ok(old_get_config::Response::new(largest(&cx.app.config.media)))
 }
 
-fn largest(app: &Server) -> UInt {
-    UInt::try_from(app.config.media.max_upload_bytes).unwrap_or(UInt::MAX)
+fn largest(media: &config::Media) -> UInt {
+    UInt::try_from(media.max_upload_bytes).unwrap_or(UInt::MAX)
 }
 
 pub(super) async fn download(
@@ -162,7 +163,7 @@ pub(super) async fn download(
     let get_content::Request { server_name, media_id, timeout_ms, .. } = request;
     let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let found = cx.app.media.find(wanted, cx.whose(), &cx.shutdown).await?;
-    cx.app.serve(found, None, false, &headers).await
+    Serving::of(&cx.app).serve(found, None, false, &headers).await
 }
 
 pub(super) async fn download_as(
@@ -172,7 +173,7 @@ pub(super) async fn download_as(
     let get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
     let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let found = cx.app.media.find(wanted, cx.whose(), &cx.shutdown).await?;
-    cx.app.serve(found, Some(filename), false, &headers).await
+    Serving::of(&cx.app).serve(found, Some(filename), false, &headers).await
 }
 
 pub(super) async fn thumbnail(
@@ -183,7 +184,7 @@ pub(super) async fn thumbnail(
     let get_thumbnail::Request { server_name, media_id, timeout_ms, .. } = request;
     let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let found = cx.app.media.find(wanted, cx.whose(), &cx.shutdown).await?;
-    cx.app.serve_thumbnail(found, wish, &cx.whose(), false, &headers).await
+    Serving::of(&cx.app).serve_thumbnail(found, wish, &cx.whose(), false, &headers).await
 }
 
 pub(super) async fn old_download(
@@ -194,7 +195,7 @@ pub(super) async fn old_download(
     let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let (app, caller) = (&cx.app, cx.whose());
     let found = app.media.find_before_freeze(wanted, allow_remote, caller, &cx.shutdown).await?;
-    app.serve(found, None, true, &headers).await
+    Serving::of(app).serve(found, None, true, &headers).await
 }
 
 pub(super) async fn old_download_as(
@@ -206,7 +207,7 @@ pub(super) async fn old_download_as(
     let (app, caller) = (&cx.app, cx.whose());
     let found =
         app.media.find_before_freeze(wanted, request.allow_remote, caller, &cx.shutdown).await?;
-    app.serve(found, Some(filename), true, &headers).await
+    Serving::of(app).serve(found, Some(filename), true, &headers).await
 }
 
 pub(super) async fn old_thumbnail(
@@ -219,7 +220,7 @@ pub(super) async fn old_thumbnail(
     let (app, caller) = (&cx.app, cx.whose());
     let found =
         app.media.find_before_freeze(wanted, request.allow_remote, caller, &cx.shutdown).await?;
-    app.serve_thumbnail(found, wish, &cx.whose(), true, &headers).await
+    Serving::of(app).serve_thumbnail(found, wish, &cx.whose(), true, &headers).await
 }
 
 /// The part before a file for another homeserver: its metadata, which is empty for now.
@@ -230,7 +231,7 @@ pub(in crate::api) async fn download_for_server(
     request: get_content_for_server::Request,
 ) -> Result<Reply, ApiError> {
     let stored = cx.app.media.stored(&request.media_id, request.timeout_ms, &cx.shutdown).await?;
-    let file = cx.app.serve(stored.into(), None, false, &HeaderMap::new()).await?;
+    let file = Serving::of(&cx.app).serve(stored.into(), None, false, &HeaderMap::new()).await?;
     Ok(file.after_json(ABOUT_FILE))
 }
 
@@ -241,6 +242,7 @@ pub(in crate::api) async fn thumbnail_for_server(
     let wish = wish(request.width, request.height, request.method, request.animated)?;
     let stored = cx.app.media.stored(&request.media_id, request.timeout_ms, &cx.shutdown).await?;
     let (found, headers) = (stored.into(), HeaderMap::new());
-    let file = cx.app.serve_thumbnail(found, wish, &cx.whose(), false, &headers).await?;
+    let file =
+        Serving::of(&cx.app).serve_thumbnail(found, wish, &cx.whose(), false, &headers).await?;
     Ok(file.after_json(ABOUT_FILE))
 }

@@ -12,17 +12,28 @@ use crate::{
     api::server::Server,
     http::{ApiError, ErrorCode, Reply},
 };
+use logcabin_engine::Engine;
 use logcabin_media::{
     Download, DownloadError, Place,
     picture::{self, Format, PictureError, Thumbnail, Wish},
 };
 use logcabin_record::Command;
 use logcabin_service::{
-    media::{Found, keep_thumbnail, kept},
+    media::{Found, Media, keep_thumbnail, kept},
     requester::Requester,
 };
 
-impl Server {
+/// What it takes to answer with files.
+pub(super) struct Serving<'a> {
+    engine: &'a Engine,
+    media: &'a Media,
+}
+
+impl<'a> Serving<'a> {
+    pub(super) fn of(app: &'a Server) -> Self {
+        Self { engine: &app.engine, media: &app.media }
+    }
+
     /// Where a file is, which this node has.
     async fn place_of(&self, found: &Found) -> Result<Place, ApiError> {
         match found {

@@ -22,7 +22,7 @@ use crate::{
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
 use logcabin_base::{
-    clock::{millis, random_token},
+    clock::{Clock, millis, random_token},
     limits,
 };
 use logcabin_decide::oauth::IssueCode;
@@ -202,11 +202,12 @@ impl Asked {
     }
 
     /// Whether the user must prove again who they are.
-    fn wants_proof(&self, app: &Server, signed_in: &SignedIn) -> bool {
+    fn wants_proof(&self, clock: &Clock, signed_in: &SignedIn) -> bool {
         let max_age = self.max_age.map(std::time::Duration::from_secs);
         // The page for signing in is also where another account is chosen.
         ["login", "select_account"].iter().any(|asked| self.prompt.contains(*asked))
-            || max_age.is_some_and(|max_age| max_age.is_zero() || !signed_in.is_fresh(app, max_age))
+            || max_age
+                .is_some_and(|max_age| max_age.is_zero() || !signed_in.is_fresh(clock, max_age))
     }
 }
 
@@ -223,12 +224,12 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
         Ok(asked) => asked,
         Err(refused) => return refused.reply(),
     };
-    let visitor = Visitor::of(app, &request.headers);
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     let signed_in = visitor.signed_in();
     if asked.prompt.contains("none") {
         // Nothing is granted without the user being asked: another app may use the client's name.
         let problem = match &signed_in {
-            Some(signed_in) if !asked.wants_proof(app, signed_in) => {
+            Some(signed_in) if !asked.wants_proof(app.engine.clock(), signed_in) => {
                 Problem::new("consent_required", "The user has to be asked.")
             }
             _ => Problem::new("login_required", "The user has to sign in."),
@@ -240,7 +241,9 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
     if asked.prompt.contains("create") {
         return see(&Next::of(Some(&rest)).by(&app.config.server, "sign_up"));
     }
-    let Some(signed_in) = signed_in.filter(|signed_in| !asked.wants_proof(app, signed_in)) else {
+    let Some(signed_in) =
+        signed_in.filter(|signed_in| !asked.wants_proof(app.engine.clock(), signed_in))
+    else {
         let rest = match asked.max_age {
             Some(0) => format!("authorize?{}", without(query, &["prompt", "max_age"])),
             _ => rest,
@@ -248,7 +251,10 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
         let again = if visitor.user().is_some() { "&again=1" } else { "" };
         return see(&format!("{}{again}", Next::of(Some(&rest)).by(&app.config.server, "sign_in")));
     };
-    visitor.keep(app, question(app, &visitor, &signed_in, &asked, query, &request.headers))
+    visitor.keep(
+        &app.config.server,
+        question(app, &visitor, &signed_in, &asked, query, &request.headers),
+    )
 }
 
 /// The page that asks.
@@ -269,7 +275,7 @@ fn question(
     let body = html! {
         (look::client(client, &languages))
         p { "It asks to:" }
-        (look::scope(app, &asked.scope, user_id))
+        (look::scope(&app.engine, &asked.scope, user_id))
         p.note {
             "You are signed in as " strong { (user_id) } ". "
             a href={ (Next::of(Some(&rest)).by(&app.config.server, "sign_in")) "&again=1" } {
@@ -278,7 +284,7 @@ fn question(
         }
         @if let Err(why) = &may { p.bad role="alert" { (why) } }
         form method="post" action={ (path(&app.config.server)) "/" (about(query)) } {
-            (look::proof(app, visitor, &about(query)))
+            (look::proof(&app.signing.signer, visitor, &about(query)))
             @if may.is_ok() {
                 button type="submit" name="answer" value="allow" { "Allow" }
             }
@@ -317,8 +323,8 @@ pub(super) async fn answer(cx: Cx<Server, ()>, request: Answer) -> Result<Reply,
         Err(refused) => return refused.reply(),
     };
     let form = Parameters::of_form(&cx.body)?;
-    let visitor = Visitor::of(app, &request.headers);
-    visitor.check(app, &request.headers, &about(query), &form)?;
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
+    visitor.check(&app.signing.signer, &request.headers, &about(query), &form)?;
     let signed_in = visitor.must_be_signed_in()?;
     if form.get("answer") != Some("allow") {
         let problem = Problem::new("access_denied", "The user does not allow it.");

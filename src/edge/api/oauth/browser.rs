@@ -25,11 +25,13 @@ use crate::{
     http::{ApiError, Cx, Reply},
 };
 use logcabin_base::{
-    clock::{millis, random_token},
+    clock::{Clock, millis, random_token},
     limits,
+    signed::Signer,
 };
 use logcabin_config as config;
 use logcabin_decide::oauth::SignIn;
+use logcabin_engine::Engine;
 use logcabin_record::{
     Offset, Origin,
     command::{BrowserSignIn, SignedInBy, TokenHash},
@@ -65,8 +67,8 @@ pub(super) struct SignedIn {
 
 impl SignedIn {
     /// Whether they proved it within this time.
-    pub(super) fn is_fresh(&self, app: &Server, within: Duration) -> bool {
-        app.engine.clock().now_ms() <= self.auth_ms.saturating_add(millis(within))
+    pub(super) fn is_fresh(&self, clock: &Clock, within: Duration) -> bool {
+        clock.now_ms() <= self.auth_ms.saturating_add(millis(within))
     }
 
     /// The origin of what they do.
@@ -81,14 +83,14 @@ impl SignedIn {
 
 impl Visitor {
     /// The browser that sent these headers.
-    pub(super) fn of(app: &Server, headers: &HeaderMap) -> Self {
-        let (state, now_ms) = (app.engine.state(), app.engine.clock().now_ms());
-        let name = name(&app.config.server);
+    pub(super) fn of(engine: &Engine, server: &config::Server, headers: &HeaderMap) -> Self {
+        let (state, now_ms) = (engine.state(), engine.clock().now_ms());
+        let name = name(server);
         let valid = |cookie: &&str| cookie.len() == 43 && cookie.is_ascii();
         let mut given: Vec<&str> = cookies(headers, name).filter(valid).collect();
         let signed_in = |cookie: &str| {
             let browser = state.oauth.browser(&TokenHash::of(cookie), now_ms);
-            browser.filter(|browser| rights::may_log_in(app, &browser.user_id).is_ok())
+            browser.filter(|browser| rights::may_log_in(engine, &browser.user_id).is_ok())
         };
         // Another path of the host may have set one of the same name.
         given.sort_by_key(|cookie| signed_in(cookie).is_none());
@@ -124,21 +126,21 @@ impl Visitor {
     }
 
     /// The proof for a form about this.
-    pub(super) fn proof(&self, app: &Server, about: &str) -> String {
-        app.signing.signer.mac(FORM, &self.proved(about))
+    pub(super) fn proof(&self, signer: &Signer, about: &str) -> String {
+        signer.mac(FORM, &self.proved(about))
     }
 
     /// Refuses a form that this server has not shown to this browser, about this.
     pub(super) fn check(
         &self,
-        app: &Server,
+        signer: &Signer,
         headers: &HeaderMap,
         about: &str,
         form: &Parameters,
     ) -> Result<(), ApiError> {
         let is_own = is_from_elsewhere(headers) != Some(true);
         let proof = form.text(FIELD);
-        if is_own && self.knows && app.signing.signer.is_mac(FORM, &self.proved(about), proof) {
+        if is_own && self.knows && signer.is_mac(FORM, &self.proved(about), proof) {
             return Ok(());
         }
         let why = "This page is too old, or your browser keeps no cookies. Load it again.";
@@ -156,11 +158,11 @@ impl Visitor {
     }
 
     /// The reply, with the cookie if the browser does not have it.
-    pub(super) fn keep(&self, app: &Server, reply: Reply) -> Result<Reply, ApiError> {
+    pub(super) fn keep(&self, server: &config::Server, reply: Reply) -> Result<Reply, ApiError> {
         if self.knows {
             return Ok(reply);
         }
-        Ok(reply.with_header(header::SET_COOKIE, cookie(&app.config.server, &self.cookie, None)?))
+        Ok(reply.with_header(header::SET_COOKIE, cookie(server, &self.cookie, None)?))
     }
 }
 
@@ -194,7 +196,7 @@ impl<'a> Arrival<'a> {
 /// Signs a user in, and returns the cookie for the browser.
 pub(super) async fn sign_in(app: &Server, arrival: Arrival<'_>) -> Result<HeaderValue, ApiError> {
     let Arrival { user_id, by, verified, client, headers, request_id } = arrival;
-    let visitor = Visitor::of(app, headers);
+    let visitor = Visitor::of(&app.engine, &app.config.server, headers);
     let cookie = random_token();
     let now_ms = app.engine.clock().now_ms();
     let seconds = app.config.oauth.browser_seconds;
@@ -247,8 +249,12 @@ fn cookie(
 }
 
 /// Sends a browser in which a user has just signed in, with this cookie, where that leads.
-pub(super) fn go_on(app: &Server, next: &Next, cookie: HeaderValue) -> Result<Reply, ApiError> {
-    let location = next.location(&app.config.server);
+pub(super) fn go_on(
+    server: &config::Server,
+    next: &Next,
+    cookie: HeaderValue,
+) -> Result<Reply, ApiError> {
+    let location = next.location(server);
     let reply = if next.is("continue") {
         // A client that is trusted is next. Browsers hold a redirect to it against the policy of
         // the page whose form was sent, which cannot name it: a page of its own starts over.

@@ -129,8 +129,8 @@ async fn told(cx: &Cx<Server, ()>, headers: &HeaderMap) -> Result<Value, ApiErro
     let no_query = http::Uri::default();
     let token = access_token(headers, &no_query).ok_or_else(ApiError::missing_token)?;
     let session = session::of_token(app, &token).await?;
-    rights::may_log_in(app, &session.user_id)?;
-    let grant = grant_of(app, &session);
+    rights::may_log_in(&app.engine, &session.user_id)?;
+    let grant = grant_of(&app.engine, &session);
     let scope = grant.map(|grant| grant.scope()).filter(|scope| scope.openid);
     let scope = scope.ok_or_else(|| ApiError::forbidden("The token's scope lacks `openid`."))?;
     let user_id = &session.user_id;

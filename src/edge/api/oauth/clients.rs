@@ -19,11 +19,12 @@ use crate::{
 };
 use logcabin_base::{clock::random_token, limits};
 use logcabin_decide::oauth::RegisterClient;
+use logcabin_engine::Engine;
 use logcabin_record::{
     client::{AuthMethod, ClientMetadata, InvalidClient},
     command::{OauthClient, TokenHash},
 };
-use logcabin_service::oauth::{Client, register_client};
+use logcabin_service::oauth::{Client, Clients, register_client};
 
 endpoint! {
     /// A client describes itself.
@@ -79,7 +80,8 @@ async fn add(cx: &Cx<Server, ()>) -> Result<Reply, Failure> {
 
 /// The client of a request to the token endpoint, which has proved who it is as far as it can.
 pub(super) fn authenticated(
-    app: &Server,
+    engine: &Engine,
+    clients: &Clients,
     headers: &HeaderMap,
     parameters: &Parameters,
 ) -> Result<Client, Problem> {
@@ -101,7 +103,7 @@ pub(super) fn authenticated(
         (None, Some(id), None) => (id, None, AuthMethod::None),
         (None, None, _) => return Err(Problem::new("invalid_client", "`client_id` is missing.")),
     };
-    let client = app.oauth.clients.get(&app.engine, client_id).ok_or_else(unknown)?;
+    let client = clients.get(engine, client_id).ok_or_else(unknown)?;
     if client.metadata.token_endpoint_auth_method != method {
         return Err(unknown());
     }

@@ -27,6 +27,7 @@ use logcabin_base::{
     clock::{millis, random_bytes, random_token},
     limits,
 };
+use logcabin_config as config;
 use logcabin_decide::oauth::{AnswerDevice, RequestDevice};
 use logcabin_record::{
     client::GrantType,
@@ -75,7 +76,7 @@ async fn begin(cx: &Cx<Server, ()>, headers: &HeaderMap) -> Result<Reply, Failur
     let app = &*cx.app;
     must_be_offered(app)?;
     let parameters = Parameters::read(&cx.body)?;
-    let client = authenticated(app, headers, &parameters)?;
+    let client = authenticated(&app.engine, &app.oauth.clients, headers, &parameters)?;
     if !client.metadata.grant_types.contains(&GrantType::DeviceCode) {
         let why = "The client is not registered for device codes.";
         return Err(Problem::new("unauthorized_client", why).into());
@@ -152,7 +153,7 @@ fn about(request: &DeviceRequest) -> String {
 pub(super) async fn page(cx: Cx<Server, ()>, request: LinkPage) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     must_be_offered(app)?;
-    let visitor = Visitor::of(app, &request.headers);
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     let given = cx.query("user_code")?;
     let Some(signed_in) = visitor.signed_in() else {
         let code = given.as_deref().and_then(typed);
@@ -160,7 +161,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LinkPage) -> Result<Reply,
         return see(&Next::of(Some(&format!("link{code}"))).by(&app.config.server, "sign_in"));
     };
     let Some(given) = given else {
-        return visitor.keep(app, entry(app, None, "").reply());
+        return visitor.keep(&app.config.server, entry(&app.config.server, None, "").reply());
     };
     let now_ms = app.engine.clock().now_ms();
     let found = typed(&given)
@@ -169,18 +170,18 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LinkPage) -> Result<Reply,
         Some(found) => question(app, &visitor, &signed_in, &found, &given, &request.headers)?,
         None => {
             let why = "There is no such code, or it was used, or has expired.";
-            entry(app, Some(why), &given).status(StatusCode::NOT_FOUND).reply()
+            entry(&app.config.server, Some(why), &given).status(StatusCode::NOT_FOUND).reply()
         }
     };
-    visitor.keep(app, reply)
+    visitor.keep(&app.config.server, reply)
 }
 
 /// The page for a code.
-fn entry(app: &Server, wrong: Option<&str>, given: &str) -> Page {
+fn entry(server: &config::Server, wrong: Option<&str>, given: &str) -> Page {
     let body = html! {
         p { "Enter the code that your other device shows." }
         (look::alert(wrong))
-        form method="get" action={ (path(&app.config.server)) "/link" } {
+        form method="get" action={ (path(server)) "/link" } {
             label for="user_code" { "Code" }
             input type="text" id="user_code" name="user_code" value=(given) required
                 autocomplete="off" autocapitalize="characters" spellcheck="false" autofocus
@@ -211,10 +212,12 @@ fn question(
         p { "Does your other device show this code?" }
         p.code { (code) }
         p { "The app on it asks to:" }
-        (look::scope(app, &scope, &signed_in.user_id))
+        (look::scope(&app.engine, &scope, &signed_in.user_id))
         p.note {
             "You are signed in as " strong { (signed_in.user_id) } ". "
-            a href={ (again.by(&app.config.server, "sign_in")) "&again=1" } { "Use another account" }
+            a href={ (again.by(&app.config.server, "sign_in")) "&again=1" } {
+                "Use another account"
+            }
         }
         p.bad {
             "Allow this only if the device is yours and in front of you. If somebody sent you the \
@@ -222,7 +225,7 @@ fn question(
         }
         @if let Err(why) = &may { p.bad role="alert" { (why) } }
         form method="post" action={ (path(&app.config.server)) "/link" } {
-            (look::proof(app, visitor, &about(request)))
+            (look::proof(&app.signing.signer, visitor, &about(request)))
             input type="hidden" name="user_code" value=(code);
             @if may.is_ok() {
                 button type="submit" name="answer" value="allow" { "Allow" }
@@ -245,8 +248,8 @@ pub(super) async fn answer(cx: Cx<Server, ()>, request: LinkForm) -> Result<Repl
         .and_then(|code| app.engine.state().oauth.request_for_user(&TokenHash::of(&code), now_ms));
     let gone = || ApiError::not_found("This code was used, or has expired.");
     let found = found.ok_or_else(gone)?;
-    let visitor = Visitor::of(app, &request.headers);
-    visitor.check(app, &request.headers, &about(&found), &form)?;
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
+    visitor.check(&app.signing.signer, &request.headers, &about(&found), &form)?;
     let signed_in = visitor.must_be_signed_in()?;
     let allowed = form.get("answer") == Some("allow");
     if allowed {

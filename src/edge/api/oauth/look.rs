@@ -9,9 +9,13 @@ use super::{
     addresses::{Next, encoded},
     browser::{FIELD, Visitor},
 };
-use crate::api::{browser::page::Page, server::Server};
+use crate::api::browser::page::Page;
+use logcabin_base::signed::Signer;
+use logcabin_config as config;
+use logcabin_engine::Engine;
+use logcabin_outside::oidc::Providers;
 use logcabin_record::scope::Scope;
-use logcabin_service::oauth::Client;
+use logcabin_service::oauth::{Client, Clients};
 
 /// The browser's languages, in its order.
 pub(super) fn languages(headers: &HeaderMap) -> Vec<&str> {
@@ -21,8 +25,8 @@ pub(super) fn languages(headers: &HeaderMap) -> Vec<&str> {
 }
 
 /// The hidden field of a form about this.
-pub(super) fn proof(app: &Server, visitor: &Visitor, about: &str) -> Markup {
-    html! { input type="hidden" name=(FIELD) value=(visitor.proof(app, about)); }
+pub(super) fn proof(signer: &Signer, visitor: &Visitor, about: &str) -> Markup {
+    html! { input type="hidden" name=(FIELD) value=(visitor.proof(signer, about)); }
 }
 
 /// The last error, if any: fields refer to it as their description.
@@ -33,11 +37,11 @@ pub(super) fn alert(wrong: Option<&str>) -> Markup {
 }
 
 /// The fields for a new password, which is asked for twice.
-pub(super) fn new_password(app: &Server, label: &str) -> Markup {
+pub(super) fn new_password(policy: &config::Passwords, label: &str) -> Markup {
     html! {
         label for="password" { (label) }
         input type="password" id="password" name="password" required
-            minlength=(app.config.passwords.min_length) autocomplete="new-password"
+            minlength=(policy.min_length) autocomplete="new-password"
             aria-describedby="wrong";
         label for="repeated" { "The same password again" }
         input type="password" id="repeated" name="repeated" required
@@ -46,11 +50,16 @@ pub(super) fn new_password(app: &Server, label: &str) -> Markup {
 }
 
 /// The providers of single sign-on.
-pub(super) fn ways(app: &Server, next: &Next, second: bool) -> Markup {
+pub(super) fn ways(
+    server: &config::Server,
+    providers: &Providers,
+    next: &Next,
+    second: bool,
+) -> Markup {
     html! {
-        @for provider in app.outside.providers.all() {
+        @for provider in providers.all() {
             a.button.second[second]
-                href={ (next.by(&app.config.server, "sso")) "&provider=" (encoded(provider.id())) } {
+                href={ (next.by(server, "sso")) "&provider=" (encoded(provider.id())) } {
                 "Continue with " (provider.name())
             }
         }
@@ -58,9 +67,14 @@ pub(super) fn ways(app: &Server, next: &Next, second: bool) -> Markup {
 }
 
 /// What the user signs in for.
-pub(super) fn purpose(app: &Server, next: &Next, headers: &HeaderMap) -> Markup {
+pub(super) fn purpose(
+    engine: &Engine,
+    clients: &Clients,
+    next: &Next,
+    headers: &HeaderMap,
+) -> Markup {
     let client = next.parameter("client_id").filter(|_| next.is("authorize"));
-    let client = client.and_then(|id| app.oauth.clients.get(&app.engine, &id));
+    let client = client.and_then(|id| clients.get(engine, &id));
     let redirect_url = next.parameter("redirectUrl").filter(|_| next.is("continue"));
     let languages = languages(headers);
     html! {
@@ -128,8 +142,8 @@ pub(super) fn with_logo(page: Page, client: &Client, languages: &[&str]) -> Page
 }
 
 /// What a scope allows, for the user who is asked.
-pub(super) fn scope(app: &Server, scope: &Scope, user_id: &UserId) -> Markup {
-    let account = app.engine.state().accounts.get(user_id);
+pub(super) fn scope(engine: &Engine, scope: &Scope, user_id: &UserId) -> Markup {
+    let account = engine.state().accounts.get(user_id);
     let replaced = scope.device.as_ref().and_then(|device_id| {
         let account = account.as_ref()?.read();
         Some(account.device(device_id)?.display_name.clone().unwrap_or_default())

@@ -86,6 +86,6 @@ impl Sent {
             // The look below says whether it was correct.
             show_token(cx, &self.sid, &self.secret, code).await?;
         }
-        validated(&cx.app, purpose, &self.sid, &self.secret).ok_or_else(auth_failed)
+        validated(&cx.app.engine, purpose, &self.sid, &self.secret).ok_or_else(auth_failed)
     }
 }

@@ -20,9 +20,11 @@ use crate::{
 use logcabin_base::{
     clock::{millis, random_token},
     limits,
+    signed::Signer,
 };
+use logcabin_engine::Engine;
 use logcabin_record::command::{GrantEnd, TokenHash};
-use logcabin_service::oauth::{CONSOLE, Client};
+use logcabin_service::oauth::{CONSOLE, Client, Clients};
 
 /// What the console may do: administer the server, which only administrators can allow.
 const SCOPE: &str = "openid urn:synapse:admin:*";
@@ -36,11 +38,12 @@ pub(in crate::api) struct Attempt(String);
 
 /// Whether users can log in to the console this way.
 pub(in crate::api) fn is_possible(app: &Server) -> bool {
-    is_offered(&app.config.oauth, &app.config.server) && console(app).is_ok()
+    is_offered(&app.config.oauth, &app.config.server)
+        && console(&app.engine, &app.oauth.clients).is_ok()
 }
 
-fn console(app: &Server) -> Result<Client, ApiError> {
-    let client = app.oauth.clients.get(&app.engine, CONSOLE);
+fn console(engine: &Engine, clients: &Clients) -> Result<Client, ApiError> {
+    let client = clients.get(engine, CONSOLE);
     client.ok_or_else(ApiError::no_such_endpoint)
 }
 
@@ -59,16 +62,17 @@ impl Attempt {
         &self.0
     }
 
-    fn part(&self, app: &Server, purpose: &str) -> String {
-        app.signing.signer.secret(&format!("console login: {purpose}"), &self.0)
+    fn part(&self, signer: &Signer, purpose: &str) -> String {
+        signer.secret(&format!("console login: {purpose}"), &self.0)
     }
 
     /// Where the browser goes.
     pub(in crate::api) fn location(&self, app: &Server) -> Result<String, ApiError> {
         must_be_offered(app)?;
-        let client = console(app)?;
-        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(self.part(app, "verifier")));
-        let (state, nonce) = (self.part(app, "state"), self.part(app, "nonce"));
+        let client = console(&app.engine, &app.oauth.clients)?;
+        let part = |purpose: &str| self.part(&app.signing.signer, purpose);
+        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(part("verifier")));
+        let (state, nonce) = (part("state"), part("nonce"));
         // An unattended browser must not give access to the administration.
         let max_age = limits::OAUTH_FRESH.as_secs().to_string();
         let query = serde_html_form::to_string([
@@ -88,10 +92,10 @@ impl Attempt {
     }
 
     /// The one of a browser that comes back with this state.
-    fn of(app: &Server, headers: &HeaderMap, state: &str) -> Option<Self> {
+    fn of(signer: &Signer, headers: &HeaderMap, state: &str) -> Option<Self> {
         let mut given = cookies(headers, COOKIE_NAME).map(|cookie| Self(cookie.to_owned()));
         given.find(|attempt| {
-            bool::from(attempt.part(app, "state").as_bytes().ct_eq(state.as_bytes()))
+            bool::from(attempt.part(signer, "state").as_bytes().ct_eq(state.as_bytes()))
         })
     }
 }
@@ -103,9 +107,9 @@ pub(in crate::api) async fn arrive(
 ) -> Result<String, ApiError> {
     let app = &*cx.app;
     must_be_offered(app)?;
-    let client = console(app)?;
+    let client = console(&app.engine, &app.oauth.clients)?;
     let state = cx.query("state")?.unwrap_or_default();
-    let attempt = Attempt::of(app, headers, &state).ok_or_else(|| {
+    let attempt = Attempt::of(&app.signing.signer, headers, &state).ok_or_else(|| {
         ApiError::forbidden(
             "This login was started in another browser, or too long ago. Start again.",
         )
@@ -119,7 +123,7 @@ pub(in crate::api) async fn arrive(
             _ => "The login did not work. Start again.",
         }));
     };
-    let verifier = attempt.part(app, "verifier");
+    let verifier = attempt.part(&app.signing.signer, "verifier");
     let redirect_uri = redirect_uri(&client);
     let held = HeldCode { code: &code, redirect_uri, verifier: &verifier };
     let now_ms = app.engine.clock().now_ms();
@@ -133,7 +137,7 @@ pub(in crate::api) async fn arrive(
     let Given { user_id, nonce, tokens, .. } = given;
     let standing = app.engine.state().accounts.standing(&user_id).unwrap_or_default();
     // The verifier has shown that the code is of this login, and so does the nonce.
-    if !standing.admin || nonce.as_deref() != Some(&*attempt.part(app, "nonce")) {
+    if !standing.admin || nonce.as_deref() != Some(&*attempt.part(&app.signing.signer, "nonce")) {
         if let Some(grant) = app.engine.state().oauth.grant_of_code(&TokenHash::of(&code)) {
             end(cx, &grant, GrantEnd::Revoked).await?;
         }

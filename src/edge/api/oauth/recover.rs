@@ -59,8 +59,8 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: RecoverPage) -> Result<Rep
     let app = &*cx.app;
     must_be_offered(app)?;
     let next = Next::of(cx.query("next")?.as_deref());
-    let visitor = Visitor::of(app, &request.headers);
-    visitor.keep(app, ask(app, &visitor, &next, None).reply())
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
+    visitor.keep(&app.config.server, ask(app, &visitor, &next, None).reply())
 }
 
 /// The page that asks for the address.
@@ -72,7 +72,7 @@ fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Pag
         @if possible {
             p { "You will get a message at an address that your account has." }
             form method="post" action={ (path(&app.config.server)) "/recover" } {
-                (look::proof(app, visitor, ABOUT))
+                (look::proof(&app.signing.signer, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="address" {
                     @if by_phone { "E-mail address, or phone number beginning with +" }
@@ -100,10 +100,10 @@ fn waiting(app: &Server, visitor: &Visitor, next: &Next, sent: &Sent, wrong: Opt
         }
         (look::alert(wrong))
         form method="post" action={ (path(&app.config.server)) "/recover" } {
-            (look::proof(app, visitor, ABOUT))
+            (look::proof(&app.signing.signer, visitor, ABOUT))
             input type="hidden" name="next" value=(next.as_str());
             (sent.fields())
-            (look::new_password(app, "New password"))
+            (look::new_password(&app.config.passwords, "New password"))
             label.check {
                 input type="checkbox" name="everywhere" value="yes" checked;
                 " Sign out all devices. Those that stay signed in keep the keys of encrypted rooms."
@@ -119,8 +119,8 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<R
     must_be_offered(app)?;
     let fields = Parameters::of_form(&cx.body)?;
     let next = Next::of(fields.get("next"));
-    let visitor = Visitor::of(app, &request.headers);
-    visitor.check(app, &request.headers, ABOUT, &fields)?;
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
+    visitor.check(&app.signing.signer, &request.headers, ABOUT, &fields)?;
     if !is_possible(app) {
         return Err(ApiError::forbidden("Passwords cannot be reset here."));
     }
@@ -129,7 +129,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<R
     }
     let sent = Sent::of(&fields);
     match set(&cx, &sent, &fields, &request.headers).await {
-        Ok(cookie) => browser::go_on(app, &next, cookie),
+        Ok(cookie) => browser::go_on(&app.config.server, &next, cookie),
         Err(error) if error.status().is_client_error() => {
             let page = waiting(app, &visitor, &next, &sent, Some(error.message()));
             Ok(page.status(error.status()).reply())
@@ -154,10 +154,10 @@ async fn set(
 ) -> Result<http::HeaderValue, ApiError> {
     let app = &*cx.app;
     let password = fields.new_password()?.to_owned();
-    check_password(app, "", &password)?;
+    check_password(&app.config.passwords, "", &password)?;
     let proof = sent.proof(Purpose::Account, cx, fields).await?;
-    let user_id = find_account(app, &proof.threepid).ok_or_else(auth_failed)?;
-    check_password(app, user_id.localpart(), &password)?;
+    let user_id = find_account(&app.engine, &proof.threepid).ok_or_else(auth_failed)?;
+    check_password(&app.config.passwords, user_id.localpart(), &password)?;
     let password = app.auth.passwords.hash(password).await?;
     let log_out = fields.get("everywhere").map(|_| Which::All);
     let set = SetPassword { user_id: user_id.clone(), password, log_out };

@@ -15,7 +15,8 @@ use crate::{
     api::server::Server,
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
-use logcabin_base::limits;
+use logcabin_base::{limits, signed::Signer};
+use logcabin_engine::Engine;
 use logcabin_record::command::{GrantEnd, TokenHash};
 use logcabin_service::accounts::token::{self, Kind};
 use logcabin_state::oauth::Grant;
@@ -43,18 +44,18 @@ async fn end_of(cx: &Cx<Server, ()>, headers: &HeaderMap) -> Result<Reply, Failu
     }
     // Anyone who has found a token may revoke it, but a client that names itself must authenticate.
     if headers.contains_key(AUTHORIZATION) || parameters.get("client_secret").is_some() {
-        authenticated(&cx.app, headers, &parameters)?;
+        authenticated(&cx.app.engine, &cx.app.oauth.clients, headers, &parameters)?;
     }
-    if let Some(grant) = grant_of(&cx.app, text) {
+    if let Some(grant) = grant_of(&cx.app.engine, &cx.app.signing.lasting, text) {
         end(cx, &grant, GrantEnd::Revoked).await?;
     }
     Ok(answer(&json!({})))
 }
 
 /// The grant of a token, which others may have followed.
-fn grant_of(app: &Server, text: &str) -> Option<Grant> {
+fn grant_of(engine: &Engine, lasting: &Signer, text: &str) -> Option<Grant> {
     let of_session = |hash: &TokenHash| {
-        let state = app.engine.state();
+        let state = engine.state();
         let accounts = &state.accounts;
         let found = accounts.access_token(hash).or_else(|| accounts.refresh_token(hash));
         if let Some(found) = found {
@@ -64,6 +65,6 @@ fn grant_of(app: &Server, text: &str) -> Option<Grant> {
         oauth.access_token(hash).or_else(|| oauth.refresh_token(hash)).map(|found| found.grant)
     };
     of_session(&token::hash(text))
-        .or_else(|| superseded(app, Kind::Access, text))
-        .or_else(|| superseded(app, Kind::Refresh, text))
+        .or_else(|| superseded(engine, lasting, Kind::Access, text))
+        .or_else(|| superseded(engine, lasting, Kind::Refresh, text))
 }

@@ -34,7 +34,10 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_config as config;
+use logcabin_engine::Engine;
+use logcabin_outside::oidc::Providers;
 use logcabin_record::command::SignedInBy;
+use logcabin_service::oauth::Clients;
 
 endpoint! {
     pub(super) struct SignInPage = GET "/_matrix/oauth2/sign_in";
@@ -82,7 +85,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: SignInPage) -> Result<Repl
     let app = &*cx.app;
     must_be_offered(app)?;
     let next = Next::of(cx.query("next")?.as_deref());
-    let visitor = Visitor::of(app, &request.headers);
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     let again = cx.query("again")?.is_some();
     if visitor.user().is_some() && !again {
         return see(&next.location(&app.config.server));
@@ -91,7 +94,8 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: SignInPage) -> Result<Repl
     let hint = hint.as_deref().map(|hint| hint.strip_prefix("mxid:").unwrap_or(hint));
     let signed_in = visitor.user().map(ToString::to_string);
     let user = hint.or(signed_in.as_deref()).unwrap_or_default();
-    visitor.keep(app, form(app, &visitor, &next, user, None, &request.headers).reply())
+    visitor
+        .keep(&app.config.server, form(app, &visitor, &next, user, None, &request.headers).reply())
 }
 
 fn form(
@@ -106,11 +110,11 @@ fn form(
     let providers = app.outside.providers.all();
     let by_password = config.login.password;
     let body = html! {
-        (look::purpose(app, next, headers))
+        (look::purpose(&app.engine, &app.oauth.clients, next, headers))
         (look::alert(wrong))
         @if by_password {
             form method="post" action={ (path(&config.server)) "/sign_in" } {
-                (look::proof(app, visitor, ABOUT))
+                (look::proof(&app.signing.signer, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="user" { "User name or e-mail address" }
                 input type="text" id="user" name="user" value=(user) required maxlength="255"
@@ -123,7 +127,7 @@ fn form(
                 button type="submit" { "Sign in" }
             }
         }
-        (look::ways(app, next, by_password))
+        (look::ways(&app.config.server, &app.outside.providers, next, by_password))
         @if !by_password && providers.is_empty() {
             p { "Nobody can sign in to this server by its pages." }
         }
@@ -141,16 +145,14 @@ fn form(
 }
 
 /// The account that a person means by what they typed.
-fn claim(app: &Server, typed: &str) -> Claim {
+fn claim(engine: &Engine, typed: &str) -> Claim {
     let is_email = !typed.starts_with('@') && typed.contains('@');
-    Claim::by_identifier(
-        app,
-        &if is_email {
-            UserIdentifier::third_party_id(Medium::Email, typed.to_owned())
-        } else {
-            UserIdentifier::Matrix(MatrixUserIdentifier::new(typed.to_owned()))
-        },
-    )
+    let identifier = if is_email {
+        UserIdentifier::third_party_id(Medium::Email, typed.to_owned())
+    } else {
+        UserIdentifier::Matrix(MatrixUserIdentifier::new(typed.to_owned()))
+    };
+    Claim::by_identifier(engine, &identifier)
 }
 
 pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Reply, ApiError> {
@@ -158,8 +160,8 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
     must_be_offered(app)?;
     let fields = Parameters::of_form(&cx.body)?;
     let next = Next::of(fields.get("next"));
-    let visitor = Visitor::of(app, &request.headers);
-    visitor.check(app, &request.headers, ABOUT, &fields)?;
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
+    visitor.check(&app.signing.signer, &request.headers, ABOUT, &fields)?;
     if !app.config.login.password {
         return Err(ApiError::forbidden("There is no login by password here."));
     }
@@ -173,7 +175,9 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
         page.status(status).reply()
     };
     let password = fields.text("password").to_owned();
-    let (user_id, set) = match verified(app, cx.client, claim(app, user), password).await {
+    let claim = claim(&app.engine, user);
+    let verified = verified(&app.engine, &app.auth.passwords, cx.client, claim, password).await;
+    let (user_id, set) = match verified {
         Ok(verified) => verified,
         Err(error) if error.status().is_client_error() => return Ok(wrong(error)),
         Err(error) => return Err(error),
@@ -184,7 +188,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
         ..Arrival::of(&cx, &request.headers, user_id, SignedInBy::Password)
     };
     match browser::sign_in(app, arrival).await {
-        Ok(cookie) => browser::go_on(app, &next, cookie),
+        Ok(cookie) => browser::go_on(&app.config.server, &next, cookie),
         Err(error) if error.status().is_client_error() => Ok(wrong(error)),
         Err(error) => Err(error),
     }
@@ -234,11 +238,13 @@ pub(super) async fn go_on(cx: Cx<Server, ()>, request: Continue) -> Result<Reply
     let app = &*cx.app;
     must_be_offered(app)?;
     let redirect_url = sso::redirect_url(&app.config, cx.query("redirectUrl")?)?;
-    let visitor = Visitor::of(app, &request.headers);
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     let Some(signed_in) = visitor.signed_in() else {
         return choose_way(&app.config.server, &redirect_url, false);
     };
-    if sso::is_trusted(&app.config, &redirect_url) && signed_in.is_fresh(app, JUST_NOW) {
+    if sso::is_trusted(&app.config, &redirect_url)
+        && signed_in.is_fresh(app.engine.clock(), JUST_NOW)
+    {
         return see(sso::with_token(app, &signed_in.user_id, redirect_url)?.as_str());
     }
     let place = look::place(redirect_url.as_str());
@@ -252,7 +258,7 @@ pub(super) async fn go_on(cx: Cx<Server, ()>, request: Continue) -> Result<Reply
             }
         }
         form method="post" action={ (path(&app.config.server)) "/" (query) } {
-            (look::proof(app, &visitor, &about(&redirect_url)))
+            (look::proof(&app.signing.signer, &visitor, &about(&redirect_url)))
             button type="submit" { "Continue" }
         }
         p.note {
@@ -261,7 +267,7 @@ pub(super) async fn go_on(cx: Cx<Server, ()>, request: Continue) -> Result<Reply
         }
     };
     let page = Page::new(format!("Continue to {place}?"), body);
-    visitor.keep(app, page.leads_to(look::leads_to(redirect_url.as_str())).reply())
+    visitor.keep(&app.config.server, page.leads_to(look::leads_to(redirect_url.as_str())).reply())
 }
 
 pub(super) async fn confirm(cx: Cx<Server, ()>, request: Confirm) -> Result<Reply, ApiError> {
@@ -269,8 +275,8 @@ pub(super) async fn confirm(cx: Cx<Server, ()>, request: Confirm) -> Result<Repl
     must_be_offered(app)?;
     let redirect_url = sso::redirect_url(&app.config, cx.query("redirectUrl")?)?;
     let fields = Parameters::of_form(&cx.body)?;
-    let visitor = Visitor::of(app, &request.headers);
-    visitor.check(app, &request.headers, &about(&redirect_url), &fields)?;
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
+    visitor.check(&app.signing.signer, &request.headers, &about(&redirect_url), &fields)?;
     let signed_in = visitor.must_be_signed_in()?;
     see(sso::with_token(app, &signed_in.user_id, redirect_url)?.as_str())
 }

@@ -65,8 +65,8 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: SignUpPage) -> Result<Repl
         return go_on(&cx, &session, &request.headers, false).await;
     }
     let next = Next::of(cx.query("next")?.as_deref());
-    let visitor = Visitor::of(app, &request.headers);
-    visitor.keep(app, form(app, &visitor, &next, "", None, &request.headers).reply())
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
+    visitor.keep(&app.config.server, form(app, &visitor, &next, "", None, &request.headers).reply())
 }
 
 fn form(
@@ -80,11 +80,11 @@ fn form(
     let config = &app.config;
     let possible = is_possible(app);
     let body = html! {
-        (look::purpose(app, next, headers))
+        (look::purpose(&app.engine, &app.oauth.clients, next, headers))
         (look::alert(wrong))
         @if possible {
             form method="post" action={ (path(&config.server)) "/sign_up" } {
-                (look::proof(app, visitor, ABOUT))
+                (look::proof(&app.signing.signer, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="username" { "User name" }
                 input type="text" id="username" name="username" value=(username) required
@@ -94,13 +94,13 @@ fn form(
                     "Others reach you at @" em { "name" } ":" (config.server.name)
                     ". It cannot be changed."
                 }
-                (look::new_password(app, "Password"))
+                (look::new_password(&app.config.passwords, "Password"))
                 button type="submit" { "Create the account" }
             }
         } @else {
             p { "New accounts are not created on these pages." }
         }
-        (look::ways(app, next, possible))
+        (look::ways(&app.config.server, &app.outside.providers, next, possible))
         p {
             "You have an account? "
             a href=(next.by(&config.server, "sign_in")) { "Sign in" }
@@ -113,8 +113,8 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignUpForm) -> Result<Re
     let app = &*cx.app;
     must_be_offered(app)?;
     let fields = Parameters::of_form(&cx.body)?;
-    let visitor = Visitor::of(app, &request.headers);
-    visitor.check(app, &request.headers, ABOUT, &fields)?;
+    let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
+    visitor.check(&app.signing.signer, &request.headers, ABOUT, &fields)?;
     if let Some(session) = fields.get("session") {
         return go_on(&cx, session, &request.headers, true).await;
     }
@@ -147,7 +147,7 @@ async fn begin(
     let env = app.engine.env();
     env.accounts.check(&env.state.accounts)?;
     let user_id = free_user_id(app, username, None)?;
-    check_password(app, user_id.localpart(), fields.text("password"))?;
+    check_password(&app.config.passwords, user_id.localpart(), fields.text("password"))?;
     let password = fields.new_password()?;
     let parameters = Map::from_iter([
         ("username".to_owned(), json!(username)),
@@ -182,7 +182,7 @@ async fn go_on(
     let session = app.auth.uiaa.open(id, now_ms).ok_or_else(over)?;
     let parameters = app.auth.uiaa.parameters(id, now_ms).await;
     let text = |name: &str| parameters.0.get(name).and_then(Value::as_str);
-    let visitor = Visitor::of(app, headers);
+    let visitor = Visitor::of(&app.engine, &app.config.server, headers);
     if text(BROWSER) != Some(&*visitor.mark()) {
         return Err(ApiError::forbidden("This registration was started in another browser."));
     }
@@ -210,13 +210,13 @@ async fn go_on(
                 }
                 @if several.contains(&AuthType::Dummy) {
                     form method="post" action={ (path(&app.config.server)) "/sign_up" } {
-                        (look::proof(app, &visitor, ABOUT))
+                        (look::proof(&app.signing.signer, &visitor, ABOUT))
                         input type="hidden" name="session" value=(id);
                         button.second type="submit" { "Leave it out" }
                     }
                 }
             };
-            visitor.keep(app, Page::new("One more step", body).reply())
+            visitor.keep(&app.config.server, Page::new("One more step", body).reply())
         }
     }
 }
@@ -249,11 +249,11 @@ async fn finish(
         // meanwhile, or there are enough accounts: what the registration was for goes on.
         Err(error) if error.status().is_client_error() => {
             let page = form(app, visitor, &next, username, Some(error.message()), headers);
-            return visitor.keep(app, page.status(StatusCode::CONFLICT).reply());
+            return visitor.keep(&app.config.server, page.status(StatusCode::CONFLICT).reply());
         }
         Err(error) => return Err(error),
     };
     let arrival = Arrival::of(cx, headers, user_id, SignedInBy::Registration);
     let cookie = browser::sign_in(app, arrival).await?;
-    browser::go_on(app, &next, cookie)
+    browser::go_on(&app.config.server, &next, cookie)
 }

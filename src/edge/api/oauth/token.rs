@@ -25,13 +25,17 @@ use crate::{
     },
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
-use logcabin_base::{clock::random_letters, limits};
+use logcabin_base::{
+    clock::{millis, random_letters},
+    limits,
+    signed::Signer,
+};
 use logcabin_decide::{
     Refusal,
     account::{Login, Refresh},
     oauth::{EndGrants, Exchange, Exchanged, RefreshGrant},
 };
-use logcabin_engine::Rejected;
+use logcabin_engine::{Engine, Rejected};
 use logcabin_record::{
     client::GrantType,
     command::{GrantEnd, OauthGrant, TokenHash},
@@ -61,7 +65,7 @@ pub(super) async fn token(cx: Caller, request: Token) -> Result<Reply, ApiError>
 async fn exchange(cx: &Caller, headers: &HeaderMap) -> Result<Reply, Failure> {
     must_be_offered(&cx.app)?;
     let parameters = Parameters::read(&cx.body)?;
-    let client = authenticated(&cx.app, headers, &parameters)?;
+    let client = authenticated(&cx.app.engine, &cx.app.oauth.clients, headers, &parameters)?;
     let name = parameters.get("grant_type");
     let name = name.ok_or_else(|| Problem::request("`grant_type` is missing."))?;
     let unsupported = || Problem::new("unsupported_grant_type", "There is no such grant type.");
@@ -303,8 +307,8 @@ struct Presented {
 }
 
 /// The grant of a valid refresh token.
-fn presented(app: &Server, hash: &TokenHash) -> Option<Presented> {
-    let state = app.engine.state();
+fn presented(engine: &Engine, hash: &TokenHash) -> Option<Presented> {
+    let state = engine.state();
     if let Some(found) = state.accounts.refresh_token(hash) {
         let grant = state.oauth.grant_of_session(found.session)?;
         let (login_ms, issued_ms) = (found.login_ms, found.issued_ms);
@@ -316,9 +320,14 @@ fn presented(app: &Server, hash: &TokenHash) -> Option<Presented> {
 }
 
 /// The grant that a token was of, if it is one of this server's that others have followed.
-pub(super) fn superseded(app: &Server, kind: Kind, token: &str) -> Option<Grant> {
-    let session = kind.session(&app.signing.lasting, token)?;
-    app.engine.state().oauth.grant_of_session(session)
+pub(super) fn superseded(
+    engine: &Engine,
+    lasting: &Signer,
+    kind: Kind,
+    token: &str,
+) -> Option<Grant> {
+    let session = kind.session(lasting, token)?;
+    engine.state().oauth.grant_of_session(session)
 }
 
 async fn by_refresh_token(
@@ -330,8 +339,8 @@ async fn by_refresh_token(
     let text = required(parameters, "refresh_token")?;
     let hash = token::hash(text);
     let invalid = || Problem::grant("The refresh token is not, or no longer, valid.");
-    let Some(Presented { grant, login_ms, issued_ms }) = presented(app, &hash) else {
-        let stolen = superseded(app, Kind::Refresh, text);
+    let Some(Presented { grant, login_ms, issued_ms }) = presented(&app.engine, &hash) else {
+        let stolen = superseded(&app.engine, &app.signing.lasting, Kind::Refresh, text);
         if let Some(stolen) = stolen.filter(|stolen| stolen.client_id == client.id) {
             // Either of its two holders may be an attacker (RFC 9700, section 4.14.2).
             end(cx, &stolen, GrantEnd::RefreshReused).await?;
@@ -350,7 +359,10 @@ async fn by_refresh_token(
     }
     let config = &app.config.tokens;
     let idle = config.refresh_lifetime_seconds.end_ms(issued_ms);
-    if session::is_over(app, [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {
+    if session::is_over(
+        app.engine.clock(),
+        [idle, config.session_lifetime_seconds.end_ms(login_ms)],
+    ) {
         return Err(Problem::grant("The refresh token has expired.").into());
     }
     let tokens = NewTokens::refreshed(app, text, login_ms);

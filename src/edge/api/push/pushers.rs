@@ -10,6 +10,7 @@ use crate::{
     http::{ApiError, Cx, Json, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_config::Push;
 use logcabin_decide::pusher::{RemovePusher, SetPusher};
 use logcabin_outside::{
     outbound::Outbound,
@@ -106,7 +107,7 @@ pub(super) async fn set(cx: Cx<Server>, request: Set) -> Result<Json, ApiError> 
 
 fn http_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {
     let pusher = pusher(cx, body, ids, PusherKind::Http)?;
-    check_url(cx, pusher.data.get("url"))?;
+    check_url(&cx.app.config.push, pusher.data.get("url"))?;
     match pusher.data.get("format") {
         None | Some(Value::Null) => {}
         Some(format) if format == EVENT_ID_ONLY => {}
@@ -177,15 +178,14 @@ fn append(body: &Body) -> Result<bool, ApiError> {
 }
 
 /// Refuses an address that is not a valid push gateway, or that this server must not contact.
-fn check_url(cx: &Cx<Server>, url: Option<&Value>) -> Result<(), ApiError> {
+fn check_url(push: &Push, url: Option<&Value>) -> Result<(), ApiError> {
     let url = match url {
         None | Some(Value::Null) => return Err(ApiError::missing_param("Missing: data.url")),
         Some(Value::String(url)) => url,
         Some(_) => return Err(ApiError::bad_json("`url` is a text.")),
     };
     let url: Url = url.parse().map_err(|_| invalid("`url` is not an address."))?;
-    let config = &cx.app.config.push;
-    let by_http = config.allow_http && url.scheme() == "http";
+    let by_http = push.allow_http && url.scheme() == "http";
     if url.scheme() != "https" && !by_http {
         return Err(invalid("The `url` of a push gateway begins with https."));
     }
@@ -196,7 +196,7 @@ fn check_url(cx: &Cx<Server>, url: Option<&Value>) -> Result<(), ApiError> {
         return Err(invalid("`url` has neither a user nor a fragment."));
     }
     // A host name may resolve to anything by the time of the request; it is checked again then.
-    Outbound::may_be_public(&url, &config.allowed_networks)
+    Outbound::may_be_public(&url, &push.allowed_networks)
         .map_err(|error| invalid(format!("`url`: {error}.")))
 }
 

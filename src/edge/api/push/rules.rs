@@ -28,7 +28,7 @@ use logcabin_decide::push::{ChangePushRules, RuleChange};
 use logcabin_log::ReadError;
 use logcabin_read::{
     events::{ClientEvent, EventForm, EventRef},
-    notifications::{Judge, ruleset},
+    notifications::{Judge, Unread, ruleset},
     view::View,
 };
 use logcabin_record::Offset;
@@ -229,7 +229,9 @@ fn notified(
             break;
         }
         looked_at += 1;
-        if let Some(found) = notification(cx, view, &way.room, offset, only_highlights)? {
+        if let Some(found) =
+            notification(&cx.app.sync.unread, view, &way.room, offset, only_highlights)?
+        {
             bytes += found.event.get().len();
             list.notifications.push(found);
         }
@@ -246,7 +248,7 @@ fn notified(
 
 /// The notification for the event at `offset`, if the user was notified of it.
 fn notification(
-    cx: &Cx<Server>,
+    unread: &Unread,
     view: &View<'_>,
     room: &Room,
     offset: Offset,
@@ -266,7 +268,7 @@ fn notification(
     Ok(Some(Notification {
         actions: outcome.actions.clone(),
         event: view.client_event(room, &event, &EventForm::SYNC)?,
-        read: cx.app.sync.unread.has_read(judge, &event, view.at())?,
+        read: unread.has_read(judge, &event, view.at())?,
         room_id: RoomId::to_owned(&room.id),
         ts: event.origin_server_ts,
     }))

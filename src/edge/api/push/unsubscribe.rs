@@ -6,6 +6,7 @@
 
 use http::StatusCode;
 use maud::html;
+use ruma::ServerName;
 
 use crate::{
     api::{
@@ -48,8 +49,8 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: UnsubscribePage) -> Result
     let found = request.token.as_ref().and_then(|token| {
         unsubscription(&cx.app.signing.lasting, &cx.app.engine.state(), token).zip(Some(token))
     });
-    let Some((found, token)) = found else { return Ok(useless_link(&cx.app)) };
-    let Some(ids) = found.ids else { return Ok(ended(&cx.app)) };
+    let Some((found, token)) = found else { return Ok(useless_link(&cx.app.config.server.name)) };
+    let Some(ids) = found.ids else { return Ok(ended(&cx.app.config.server.name)) };
     let server = &cx.app.config.server.name;
     let body = html! {
         p {
@@ -69,25 +70,25 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: Unsubscribe) -> Result<R
     let found = request
         .token
         .and_then(|token| unsubscription(&cx.app.signing.lasting, &cx.app.engine.state(), &token));
-    let Some(found) = found else { return Ok(useless_link(&cx.app)) };
+    let Some(found) = found else { return Ok(useless_link(&cx.app.config.server.name)) };
     if let Some(ids) = found.ids {
         let remove = RemovePusher { user_id: found.user_id, ids, because: PusherEnd::Asked };
         cx.propose(remove).await?.into_inner();
     }
-    Ok(ended(&cx.app))
+    Ok(ended(&cx.app.config.server.name))
 }
 
-fn ended(app: &Server) -> Reply {
+fn ended(own: &ServerName) -> Reply {
     let body = html! {
-        p.good role="status" { (app.config.server.name) " sends you no mail about messages." }
+        p.good role="status" { (own) " sends you no mail about messages." }
         p { "You can close this page." }
     };
     Page::new("No more mail about messages", body).reply()
 }
 
-fn useless_link(app: &Server) -> Reply {
+fn useless_link(own: &ServerName) -> Reply {
     let body = html! {
-        p role="alert" { "This link is not whole, or not one of " (app.config.server.name) "." }
+        p role="alert" { "This link is not whole, or not one of " (own) "." }
         p {
             "Mail about messages can also be ended in the settings of the app in which it was asked \
              for."

@@ -33,7 +33,7 @@ pub(super) async fn context(
         events_after: Vec<ClientEvent>,
         state: Vec<ClientEvent>,
     }
-    let room = room_of_event(&cx.app, &request.room_id)?;
+    let room = room_of_event(&cx.app.engine, &request.room_id)?;
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
     let filter = event_filter(&cx)?;

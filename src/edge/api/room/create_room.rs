@@ -1,7 +1,7 @@
 //! Creating rooms.
 
 use ruma::{
-    CanonicalJsonObject, OwnedRoomId, RoomAliasId, RoomId,
+    CanonicalJsonObject, OwnedRoomId, RoomAliasId, RoomId, ServerName,
     api::client::room::create_room::v3::{self as create_room_v3, RoomPreset},
     events::TimelineEventType,
 };
@@ -68,7 +68,7 @@ pub(super) async fn create_room(
         return Err(ApiError::invalid_param("The alias is too long."));
     }
     if let Some(alias) = &alias {
-        check_alias(&cx.app, alias, &cx.caller)?;
+        check_alias(&cx.app.outside.services, alias, &cx.caller)?;
     }
     let object = |raw: Option<&RawValue>| match raw {
         Some(raw) => canonical(raw).map_err(ApiError::from),
@@ -76,7 +76,7 @@ pub(super) async fn create_room(
     };
     let initial_state = request.initial_state.iter().map(|raw| initial_state(raw.json()));
     let proposal = CreateRoom {
-        room_id: new_room_id(&cx.app)?,
+        room_id: new_room_id(&cx.app.config.server.name)?,
         creator: cx.caller.user_id.clone(),
         version: request
             .room_version
@@ -104,8 +104,7 @@ pub(super) async fn create_room(
     Ok(create_room_v3::Response::new(room_id))
 }
 
-pub(super) fn new_room_id(app: &Server) -> Result<OwnedRoomId, ApiError> {
-    let server_name = &app.config.server.name;
+pub(super) fn new_room_id(server_name: &ServerName) -> Result<OwnedRoomId, ApiError> {
     RoomId::parse(format!("!{}:{server_name}", random_letters(18))).map_err(ApiError::internal)
 }
 

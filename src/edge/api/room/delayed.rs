@@ -21,6 +21,7 @@ use crate::{
 };
 use logcabin_base::{clock, limits};
 use logcabin_decide::delayed::{CANCELLED_BY_STATE_UPDATE, GiveUp, Restart, Schedule, SendDelayed};
+use logcabin_engine::Engine;
 use logcabin_log::ReadError;
 use logcabin_read::events::to_raw;
 use logcabin_record::{
@@ -147,7 +148,7 @@ pub(super) async fn schedule<C: Caller>(
     // The user must not learn whether hidden rooms exist.
     let state = cx.app.engine.state();
     let has_part = state.memberships.part(&session.user_id, &room_id).is_some();
-    if !has_part && !space::may_know_of(&cx.app, &session.user_id, &room_id)? {
+    if !has_part && !space::may_know_of(&cx.app.engine, &session.user_id, &room_id)? {
         return Err(not_in_it());
     }
     // An event that could never be sent is refused now.
@@ -192,21 +193,21 @@ pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> 
     let event = cx.app.engine.state().delayed.get(&request.delay_id);
     let event = event.filter(|event| event.user_id == cx.caller.user_id);
     let event = event.ok_or_else(no_such_event)?;
-    json(&shown(&cx.app, &event)?)
+    json(&shown(&cx.app.engine, &event)?)
 }
 
 /// A delayed event as shown to its owner.
-fn shown(app: &Server, event: &DelayedEvent) -> Result<Value, ReadError> {
-    let state = app.engine.state();
+fn shown(engine: &Engine, event: &DelayedEvent) -> Result<Value, ReadError> {
+    let state = engine.state();
     let sent = match event.finished.as_ref().map(|finished| &finished.outcome) {
-        Some(DelayedOutcome::Send { event_id }) => app.engine.events().find(&state, event_id)?,
+        Some(DelayedOutcome::Send { event_id }) => engine.events().find(&state, event_id)?,
         _ => None,
     };
     let is_redacted = sent.is_some_and(|sent| {
         let room = state.rooms.get(&sent.room_id);
         room.is_some_and(|room| room.redaction_of(sent.offset, Offset::MAX).is_some())
     });
-    let content = content(app.engine.events(), event)?.filter(|_| !is_redacted);
+    let content = content(engine.events(), event)?.filter(|_| !is_redacted);
     let content = content.unwrap_or_else(|| to_raw(&json!({})));
     let mut shown = json!({
         "delay_id": event.delay_id,
@@ -363,7 +364,8 @@ pub(super) async fn list(cx: Cx<Server>, _: List) -> Result<Json, ApiError> {
     }
     let more = events.len() > limits::DELAYED_PAGE;
     events.truncate(limits::DELAYED_PAGE);
-    let shown: Result<Vec<_>, _> = events.iter().map(|event| shown(&cx.app, event)).collect();
+    let shown: Result<Vec<_>, _> =
+        events.iter().map(|event| shown(&cx.app.engine, event)).collect();
     let mut response = json!({ "delayed_events": shown? });
     if let Some(last) = events.last().filter(|_| more) {
         let (ts, offset) = query.place_of(last);

@@ -39,8 +39,8 @@ use logcabin_state::Room;
 /// The default number of rooms on a page.
 const ROOMS_PER_PAGE: usize = 100;
 
-fn local(app: &Server, alias: &RoomAliasId) -> Result<(), ApiError> {
-    if alias.server_name() != app.config.server.name {
+fn local(own: &ServerName, alias: &RoomAliasId) -> Result<(), ApiError> {
+    if alias.server_name() != own {
         return Err(ApiError::invalid_param("The alias belongs to another server."));
     }
     if alias.as_str().len() > limits::IDENTIFIER_BYTES {
@@ -53,11 +53,11 @@ pub(super) async fn create_alias(
     cx: Cx<Server>,
     request: create_alias_v3::Request,
 ) -> Result<create_alias_v3::Response, ApiError> {
-    local(&cx.app, &request.room_alias)?;
+    local(&cx.app.config.server.name, &request.room_alias)?;
     if request.room_alias.alias().is_empty() {
         return Err(ApiError::invalid_param("An alias has a name before the colon."));
     }
-    appservice::check_alias(&cx.app, &request.room_alias, &cx.caller)?;
+    appservice::check_alias(&cx.app.outside.services, &request.room_alias, &cx.caller)?;
     let (alias, room_id) = (request.room_alias, request.room_id);
     let (sender, of_service) = (cx.caller.user_id.clone(), cx.caller.service.is_some());
     let proposal = SetAlias { alias, room_id, sender, of_service };
@@ -92,8 +92,8 @@ pub(super) async fn delete_alias(
     cx: Cx<Server>,
     request: delete_alias_v3::Request,
 ) -> Result<delete_alias_v3::Response, ApiError> {
-    local(&cx.app, &request.room_alias)?;
-    appservice::check_alias(&cx.app, &request.room_alias, &cx.caller)?;
+    local(&cx.app.config.server.name, &request.room_alias)?;
+    appservice::check_alias(&cx.app.outside.services, &request.room_alias, &cx.caller)?;
     let (sender, of_service) = (cx.caller.user_id.clone(), cx.caller.service.is_some());
     let (alias, ts) = (request.room_alias, cx.app.now());
     let room_id = cx.app.resolve((&*alias).into())?;

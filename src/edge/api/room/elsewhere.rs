@@ -12,6 +12,7 @@ use crate::{
     api::{appservice::services as appservice, outgoing::Asked, server::Server},
     http::{ApiError, Caller, Cx, ErrorCode},
 };
+use logcabin_engine::Engine;
 use logcabin_record::Offset;
 use logcabin_service::federation::{MembershipChange, Wish};
 use logcabin_state::Membership;
@@ -109,8 +110,8 @@ impl Cx<Server> {
             let env = app.engine.env();
             env.quotas.room(&env.state, &user_id)?;
         }
-        let via = all_via(&app, &room_id, &user_id, via);
-        let key = (user_id, room_id, change);
+        let via = all_via(&app.engine, &room_id, &user_id, via);
+        let key = (user_id, room_id, act);
         let lost = ApiError::internal;
         let mut running = self.app.outside.entering.run(key, lost, |(user_id, room_id, change)| {
             // It continues if the client hangs up: other homeservers may have recorded it already.
@@ -172,15 +173,15 @@ pub(super) fn invite_content(reason: Option<String>, is_direct: bool) -> Canonic
 /// Homeservers that may be in a room: those that the client names, that of who invited the user,
 /// and that of the room's id.
 fn all_via(
-    app: &Server,
+    engine: &Engine,
     room_id: &RoomId,
     user_id: &UserId,
     mut via: Vec<OwnedServerName>,
 ) -> Vec<OwnedServerName> {
-    if let Some(room) = app.engine.state().rooms.get(room_id) {
+    if let Some(room) = engine.state().rooms.get(room_id) {
         let event = room.membership(user_id, Offset::MAX);
         let event = event.filter(|(_, is)| matches!(is, Membership::Invite | Membership::Knock));
-        let event = event.and_then(|(offset, _)| app.engine.events().get(offset).ok().flatten());
+        let event = event.and_then(|(offset, _)| engine.events().get(offset).ok().flatten());
         if let Some(event) = event {
             via.push(event.sender.server_name().to_owned());
             via.extend(event.received.as_ref().map(|received| received.from.clone()));
@@ -189,6 +190,6 @@ fn all_via(
     }
     via.extend(room_id.server_name().map(ToOwned::to_owned));
     let mut seen = std::collections::HashSet::new();
-    via.retain(|server| *server != app.config.server.name && seen.insert(server.clone()));
+    via.retain(|server| *server != engine.env().server.name && seen.insert(server.clone()));
     via
 }

@@ -85,7 +85,7 @@ pub(super) async fn check_invitee(cx: &Cx<Server>, user_id: &UserId) -> Result<(
         ));
     }
     // The service whose user it may be is asked in any case.
-    let exists = appservice::user_exists(&cx.app, user_id).await?;
+    let exists = appservice::user_exists(&cx.app.engine, &cx.app.outside, user_id).await?;
     if !exists && cx.caller.service.is_none() {
         return Err(ApiError::not_found("There is no such user."));
     }

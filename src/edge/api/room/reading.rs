@@ -11,6 +11,7 @@ use crate::{
     http::{ApiError, Cx},
 };
 use logcabin_base::limits;
+use logcabin_engine::Engine;
 use logcabin_read::{
     events::{ClientEvent, EventRef},
     view::{View, filter::EventFilter},
@@ -44,8 +45,8 @@ pub(crate) fn visible_event(
 }
 
 /// The room in which to look for an event. A room that does not exist has no visible events.
-pub(super) fn room_of_event(app: &Server, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
-    app.engine.state().rooms.get(room_id).ok_or_else(no_such_event)
+pub(super) fn room_of_event(engine: &Engine, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
+    engine.state().rooms.get(room_id).ok_or_else(no_such_event)
 }
 
 fn no_such_event() -> ApiError {

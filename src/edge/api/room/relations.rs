@@ -99,7 +99,7 @@ async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Json, ApiError> 
         #[serde(skip_serializing_if = "Option::is_none")]
         recursion_depth: Option<usize>,
     }
-    let room = room_of_event(&cx.app, asked.room_id)?;
+    let room = room_of_event(&cx.app.engine, asked.room_id)?;
     let view = cx.view();
     let parent = visible_event(&view, &room, asked.event_id)?;
     let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();

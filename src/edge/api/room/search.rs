@@ -27,7 +27,7 @@ use logcabin_read::{
     view::{ByteBudget, PageLimit, View, filter::EventFilter, shown_bytes},
 };
 use logcabin_record::Offset;
-use logcabin_search::{Hit, Key, Order, Place, Query, SearchError, Text};
+use logcabin_search::{Hit, Key, Order, Place, Query, Search, SearchError, Text};
 use logcabin_state::{Membership, Room};
 
 /// The default number of results on a page.
@@ -52,7 +52,7 @@ pub(super) async fn search(
     cx.at_length(|| {
         let view = cx.view();
         let until = wanted.after.as_ref().map_or_else(|| complete.min(view.at()), |after| after.at);
-        let found = wanted.look(&cx, &view, until)?;
+        let found = wanted.look(&cx.app.listing.search, &view, until)?;
         json(
             &json!({ "search_categories": { "room_events": wanted.response(&cx, &view, found)? } }),
         )
@@ -196,7 +196,7 @@ impl Wanted {
 
     /// The results as of `until`: those of this page, and their number. The view judges each hit of
     /// the index: events that the caller may not see are neither shown nor counted.
-    fn look(&self, cx: &Cx<Server>, view: &View<'_>, until: Offset) -> Result<Found, ApiError> {
+    fn look(&self, search: &Search, view: &View<'_>, until: Offset) -> Result<Found, ApiError> {
         let rooms = self.rooms(view);
         let created: HashSet<Offset> = rooms.keys().copied().collect();
         let query = Query {
@@ -209,7 +209,7 @@ impl Wanted {
             most: limits::SEARCH_HITS,
             looks: limits::SEARCH_TEXTS,
         };
-        let (hits, versions) = cx.app.listing.search.look(|snapshot| {
+        let (hits, versions) = search.look(|snapshot| {
             let hits = snapshot.hits(&query)?;
             // Each event once: an edited event may have several hits.
             let mut versions: HashMap<Offset, Vec<Offset>> = HashMap::new();

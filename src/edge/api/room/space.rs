@@ -6,13 +6,15 @@ mod look;
 
 use std::{cmp::Reverse, sync::Arc};
 
-use ruma::api::auth_scheme::AccessTokenOptional;
 use ruma::{
-    OwnedRoomId, OwnedRoomOrAliasId, OwnedServerName, RoomId, RoomOrAliasId, SpaceChildOrder, UInt,
-    UserId,
-    api::client::{
-        room::get_summary::v1 as get_summary,
-        space::{SpaceHierarchyRoomsChunk, get_hierarchy::v1 as get_hierarchy},
+    EventEncryptionAlgorithm, OwnedRoomId, OwnedRoomOrAliasId, OwnedServerName, RoomId,
+    RoomOrAliasId, ServerName, SpaceChildOrder, UInt, UserId,
+    api::{
+        auth_scheme::AccessTokenOptional,
+        client::{
+            room::get_summary::v1 as get_summary,
+            space::{SpaceHierarchyRoomsChunk, get_hierarchy::v1 as get_hierarchy},
+        },
     },
     events::{StateEventType, room::member::MembershipState},
     room::RoomType,
@@ -28,6 +30,7 @@ use crate::{
     http::{ApiError, Cx, Reply, Session, endpoint},
 };
 use logcabin_base::limits;
+use logcabin_engine::Engine;
 use logcabin_log::ReadError;
 use logcabin_read::events::{EventRef, as_shown, to_raw};
 use logcabin_record::Offset;
@@ -220,14 +223,14 @@ impl Part {
 
 /// Whether the room exists, and the user is in it, is invited to it, or could join it.
 pub(super) fn may_know_of(
-    app: &Server,
+    engine: &Engine,
     user_id: &UserId,
     room_id: &RoomId,
 ) -> Result<bool, ApiError> {
-    let state = &app.engine.state();
+    let state = &engine.state();
     let Some(room) = state.rooms.get(room_id) else { return Ok(false) };
-    let at = app.engine.head().offset();
-    let events = app.engine.events();
+    let at = engine.head().offset();
+    let events = engine.events();
     let look = Look { state, events, user_id: Some(user_id), at, federates_as: None };
     Ok(look.may_know_of(&room)?)
 }

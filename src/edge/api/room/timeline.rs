@@ -73,7 +73,7 @@ pub(super) async fn event(
     cx: Cx<Server>,
     request: get_room_event::Request,
 ) -> Result<Json, ApiError> {
-    let room = room_of_event(&cx.app, &request.room_id)?;
+    let room = room_of_event(&cx.app.engine, &request.room_id)?;
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
     json(&view.client_event(&room, &event, &EventForm::FULL)?)

@@ -15,7 +15,7 @@ pub(super) async fn upgrade(
 ) -> Result<upgrade_room_v3::Response, ApiError> {
     let proposal = UpgradeRoom {
         room_id: request.room_id,
-        replacement: new_room_id(&cx.app)?,
+        replacement: new_room_id(&cx.app.config.server.name)?,
         version: request.new_version,
         additional_creators: request.additional_creators,
         sender: cx.caller.user_id.clone(),

@@ -169,7 +169,7 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
         }
         (None, None) => return Err(ApiError::bad_request(NOT_COMPLETE)),
     };
-    let (nonce, verifier) = secrets(app, state);
+    let (nonce, verifier) = secrets(&app.signing.signer, state);
     let person = provider.finish(code, nonce, verifier).await;
     let person = person.map_err(|error| of_provider(provider, &error))?;
     let known = app.engine.state().accounts.linked(provider.id(), &person.subject);
@@ -226,7 +226,7 @@ async fn newcomer(
     let app = &*cx.app;
     let wanted = person.localpart.as_deref();
     if provider.allows_existing_users()
-        && let Some(user_id) = wanted.and_then(|name| named_user(app, name))
+        && let Some(user_id) = wanted.and_then(|name| named_user(&app.engine, name))
         && app.engine.state().accounts.contains(&user_id)
     {
         let user_id = link_to(cx, provider.id(), &person.subject, user_id).await?;
@@ -260,7 +260,7 @@ async fn register(
     let email = email.and_then(|email| threepid::email(&email).ok());
     let now_ms = cx.app.engine.clock().now_ms();
     let address = email
-        .filter(|email| check_allowed(&cx.app, email).is_ok())
+        .filter(|email| check_allowed(&cx.app.config.threepids, email).is_ok())
         .map(|threepid| Vouched { threepid, now_ms });
     let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
     let register = Register { display_name: Some(display_name), ..Register::user(user_id) };
@@ -319,8 +319,9 @@ pub(super) async fn choose_account(
             register(&cx, &provider, person, user_id).await?
         }
         (None, Some(user), Some(password)) if app.config.login.password => {
+            let claim = Claim::by_name(&app.engine, &user);
             let (user_id, _) =
-                verified(app, cx.client, Claim::by_name(app, &user), password).await?;
+                verified(&app.engine, &app.auth.passwords, cx.client, claim, password).await?;
             link_to(&cx, &provider, &subject, user_id).await?
         }
         _ => return Err(ApiError::forbidden("This is not a choice here.")),
@@ -356,7 +357,8 @@ pub(super) async fn link(cx: Cx<Server>, request: Link) -> Result<Json, ApiError
     let purpose = format!("sso_link/{}", provider.id());
     confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, request.body.auth.as_ref())
         .await?;
-    let errand = signed(app, ERRAND, &Errand::Link { user_id: cx.caller.user_id.clone() })?;
+    let errand = Errand::Link { user_id: cx.caller.user_id.clone() };
+    let errand = signed(app.engine.clock(), &app.signing.signer, ERRAND, &errand)?;
     let url = format!(
         "{}/login/sso/redirect/{}?errand={errand}",
         client_api(&app.config.server),
@@ -382,14 +384,15 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     let browser = hash(&mark);
     let cookie = cookie(&app.config.server, &browser, &mark, AWAY_MS / 1000)?;
     let errand = Errand::Confirm { session, browser };
-    let errand = signed(app, ERRAND, &errand)?;
+    let errand = signed(app.engine.clock(), &app.signing.signer, ERRAND, &errand)?;
+    let providers = providers_of(&app.engine, &app.outside.providers, &user_id);
     let body = html! {
         p { (app.config.server.name) " asks that you confirm who you are." }
         p.note {
             "If you have not just changed something in your account, close this page: somebody else \
              may be trying to."
         }
-        (buttons(app, providers_of(app, &user_id), &format!("errand={errand}")))
+        (buttons(app, providers, &format!("errand={errand}")))
     };
     Ok(Page::new("Confirm that it is you", body).reply().with_header(SET_COOKIE, cookie))
 }
@@ -555,7 +558,7 @@ fn pending(
         email: person.email,
         errand,
     };
-    signed(app, PENDING, &pending)
+    signed(app.engine.clock(), &app.signing.signer, PENDING, &pending)
 }
 
 fn script(app: &Server, pending: &str) -> String {

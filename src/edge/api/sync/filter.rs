@@ -14,6 +14,7 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_decide::account_data::CreateFilter;
+use logcabin_engine::Engine;
 use logcabin_read::{sync::v3::SyncFilter, view::filter::Filter};
 use logcabin_record::Command;
 use logcabin_service::filters::Filters;
@@ -46,19 +47,19 @@ pub(super) async fn create(
 
 pub(super) async fn get(cx: Cx<Server>, request: get_filter::Request) -> Result<Json, ApiError> {
     cx.must_be(&request.user_id)?;
-    let filter = stored(&cx.app, &request.user_id, &request.filter_id)?;
+    let filter = stored(&cx.app.engine, &request.user_id, &request.filter_id)?;
     let filter = filter.ok_or_else(|| ApiError::not_found("You have no such filter."))?;
     Ok(String::from(Box::<str>::from(filter)).into())
 }
 
 fn stored(
-    app: &Server,
+    engine: &Engine,
     user_id: &UserId,
     filter_id: &str,
 ) -> Result<Option<Box<RawValue>>, ApiError> {
-    let Some(account) = app.engine.state().accounts.get(user_id) else { return Ok(None) };
+    let Some(account) = engine.state().accounts.get(user_id) else { return Ok(None) };
     let offset = account.read().filters.get(filter_id).copied();
-    Ok(match offset.map(|offset| app.engine.events().command(offset)).transpose()?.flatten() {
+    Ok(match offset.map(|offset| engine.events().command(offset)).transpose()?.flatten() {
         Some(Command::FilterCreate(body)) => Some(body.filter),
         _ => None,
     })
@@ -72,7 +73,7 @@ pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Arc<SyncFilter>, ApiError> {
     if filter.starts_with('{') {
         return parsed(filters, &filter);
     }
-    let filter = stored(&cx.app, &cx.caller.user_id, &filter)?;
+    let filter = stored(&cx.app.engine, &cx.caller.user_id, &filter)?;
     let filter = filter.ok_or_else(|| ApiError::invalid_param("You have no such filter."))?;
     // An earlier version may have accepted filters beyond the present limits.
     parsed(filters, filter.get())

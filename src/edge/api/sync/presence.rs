@@ -13,11 +13,11 @@ use crate::{
     api::{answer::json, server::Server, server::told::Activity},
     http::{ApiError, Cx, Json},
 };
-use logcabin_base::limits;
+use logcabin_base::{clock::Clock, limits};
 use logcabin_decide::is_local;
 use logcabin_read::view::presence::Content;
 use logcabin_record::command::PresenceState;
-use logcabin_service::presence::writer::proposal;
+use logcabin_service::presence::{Tracker, writer::proposal};
 
 /// The presence that a client reports for a device.
 pub(super) fn said(said: &Said) -> Result<PresenceState, ApiError> {
@@ -46,7 +46,7 @@ pub(super) async fn set(
         let user_id = &cx.caller.user_id;
         let seen = tracker.set(user_id, &cx.caller.device_id, said, now_ms);
         // Whatever becomes of this and of a concurrent write, the writer checks again afterwards.
-        let _recheck = Recheck { app: &cx.app, user_id };
+        let _recheck = Recheck { tracker, clock: cx.app.engine.clock(), user_id };
         cx.propose(proposal(user_id.clone(), seen, Some(status_msg))).await?.into_inner();
     }
     Ok(set_presence::Response::new())
@@ -73,13 +73,14 @@ pub(super) async fn get(cx: Cx<Server>, request: get_presence::Request) -> Resul
 
 /// Makes the writer check a user again when this is dropped.
 struct Recheck<'a> {
-    app: &'a Server,
+    tracker: &'a Tracker,
+    clock: &'a Clock,
     user_id: &'a OwnedUserId,
 }
 
 impl Drop for Recheck<'_> {
     fn drop(&mut self) {
-        self.app.presence.recheck(self.user_id, self.app.engine.clock().now_ms());
+        self.tracker.recheck(self.user_id, self.clock.now_ms());
     }
 }
 

@@ -12,23 +12,29 @@ use serde_json::Map;
 use super::failure::Failure;
 use crate::{
     api::{
-        auth::grants::no_interactive_authentication,
         auth::{
             claim::{Claim, find_account, verified},
+            grants::no_interactive_authentication,
             validation::validated,
         },
-        server::Server,
+        server::{Outside, Server},
     },
     http::{ApiError, Caller as _, ErrorCode, Session},
 };
+use logcabin_config as config;
 use logcabin_decide::threepid::SpendValidation;
-use logcabin_outside::oidc::Provider;
+use logcabin_engine::Engine;
+use logcabin_outside::{
+    mail::Messages,
+    oidc::{Provider, Providers},
+};
 use logcabin_record::{
     command::TokenHash,
     threepid::{Medium, Purpose},
 };
 use logcabin_service::{
     accounts::names::is_registration_token,
+    passwords::Passwords,
     uiaa::{Attempt, Authenticated, Binding, CaptchaError, Denied, Facts, Offer, Proof},
 };
 
@@ -39,12 +45,14 @@ use logcabin_service::{
 pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Result<Proof, Failure> {
     match auth {
         AuthData::Dummy(_) => Ok(Proof::Done),
-        AuthData::Password(given) => password(app, facts, given).await,
+        AuthData::Password(given) => password(&app.engine, &app.auth.passwords, facts, given).await,
         AuthData::EmailIdentity(given) => {
-            threepid(app, facts, Medium::Email, &given.thirdparty_id_creds)
+            threepid(&app.engine, facts, Medium::Email, &given.thirdparty_id_creds)
         }
-        AuthData::Msisdn(given) => threepid(app, facts, Medium::Msisdn, &given.thirdparty_id_creds),
-        AuthData::RegistrationToken(given) => registration_token(app, &given.token),
+        AuthData::Msisdn(given) => {
+            threepid(&app.engine, facts, Medium::Msisdn, &given.thirdparty_id_creds)
+        }
+        AuthData::RegistrationToken(given) => registration_token(&app.engine, &given.token),
         AuthData::Terms(_) => Ok(Proof::Terms(app.auth.stages.terms.versions())),
         AuthData::ReCaptcha(given) => {
             let captcha = app.auth.stages.captcha.as_ref().ok_or_else(not_offered)?;
@@ -99,8 +107,8 @@ pub(crate) async fn authenticate(
 }
 
 /// How a user can confirm their identity.
-pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
-    let account = app.engine.state().accounts.get(user_id);
+pub(crate) fn ways_to_confirm(engine: &Engine, outside: &Outside, user_id: &UserId) -> Offer {
+    let account = engine.state().accounts.get(user_id);
     let has_password = account
         .is_some_and(|account| account.read().password.latest().is_some_and(Option::is_some));
     let mut flows = Vec::new();
@@ -108,11 +116,13 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
         flows.push(vec![AuthType::Password]);
     } else {
         // The methods by which they could recover the account anyway.
-        let own = app.engine.state().threepids.of_user(user_id);
+        let own = engine.state().threepids.of_user(user_id);
         let has = |medium| own.iter().any(|(threepid, _)| threepid.medium == medium);
-        flows.extend(by_threepid(app).filter(|(medium, _)| has(*medium)).map(|(_, flow)| flow));
+        flows.extend(
+            by_threepid(&outside.messages).filter(|(medium, _)| has(*medium)).map(|(_, flow)| flow),
+        );
     }
-    if providers_of(app, user_id).next().is_some() {
+    if providers_of(engine, &outside.providers, user_id).next().is_some() {
         flows.push(vec![AuthType::Sso]);
     }
     Offer::new(flows, Map::new())
@@ -120,13 +130,14 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
 
 /// The single sign-on providers of a user.
 pub(crate) fn providers_of<'a>(
-    app: &'a Server,
+    engine: &Engine,
+    providers: &'a Providers,
     user_id: &UserId,
 ) -> impl Iterator<Item = &'a Provider> {
-    let account = app.engine.state().accounts.get(user_id);
+    let account = engine.state().accounts.get(user_id);
     let links = account.map(|account| account.read().links.clone()).unwrap_or_default();
     let is_linked = move |provider: &&Provider| links.iter().any(|(id, _)| id == provider.id());
-    app.outside.providers.all().iter().filter(is_linked)
+    providers.all().iter().filter(is_linked)
 }
 
 /// Makes the caller confirm their identity; an application service does so for its users.
@@ -146,7 +157,7 @@ pub(crate) async fn confirm_identity(
         return Ok(());
     }
     no_interactive_authentication(app, session)?;
-    let offer = ways_to_confirm(app, &session.user_id);
+    let offer = ways_to_confirm(&app.engine, &app.outside, &session.user_id);
     if offer.is_empty() {
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));
     }
@@ -160,10 +171,10 @@ pub(crate) async fn confirm_identity(
     Ok(())
 }
 
-fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
+fn registration_token(engine: &Engine, token: &str) -> Result<Proof, Failure> {
     let hash = TokenHash::of(token);
-    let known = app.engine.state().registration_tokens.get(&hash);
-    let now_ms = app.engine.clock().now_ms();
+    let known = engine.state().registration_tokens.get(&hash);
+    let now_ms = engine.clock().now_ms();
     if is_registration_token(token) && known.is_some_and(|known| known.is_good(now_ms)) {
         Ok(Proof::Token(hash))
     } else {
@@ -172,22 +183,22 @@ fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
 }
 
 /// How a caller without a session can recover an account: by one of its addresses.
-pub(crate) fn ways_to_recover(app: &Server) -> Offer {
-    Offer::new(by_threepid(app).map(|(_, flow)| flow).collect(), Map::new())
+pub(crate) fn ways_to_recover(messages: &Messages) -> Offer {
+    Offer::new(by_threepid(messages).map(|(_, flow)| flow).collect(), Map::new())
 }
 
 /// How a caller without a session can prove which account they want to deactivate: by its password,
 /// or by one of its addresses.
-pub(crate) fn ways_to_prove(app: &Server) -> Offer {
-    let by_password = app.config.login.password.then(|| vec![AuthType::Password]);
-    let flows = by_password.into_iter().chain(by_threepid(app).map(|(_, flow)| flow));
+pub(crate) fn ways_to_prove(login: &config::Login, messages: &Messages) -> Offer {
+    let by_password = login.password.then(|| vec![AuthType::Password]);
+    let flows = by_password.into_iter().chain(by_threepid(messages).map(|(_, flow)| flow));
     Offer::new(flows.collect(), Map::new())
 }
 
 /// The flows for addresses that messages can be sent to.
-fn by_threepid(app: &Server) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
+fn by_threepid(messages: &Messages) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
     let media = [(Medium::Email, AuthType::EmailIdentity), (Medium::Msisdn, AuthType::Msisdn)];
-    let reached = media.into_iter().filter(|(medium, _)| app.outside.messages.reach(*medium));
+    let reached = media.into_iter().filter(|(medium, _)| messages.reach(*medium));
     reached.map(|(medium, stage)| (medium, vec![stage]))
 }
 
@@ -197,17 +208,17 @@ pub(super) const fn purpose_of(facts: &Facts) -> Purpose {
 }
 
 fn threepid(
-    app: &Server,
+    engine: &Engine,
     facts: &Facts,
     medium: Medium,
     given: &ThirdpartyIdCredentials,
 ) -> Result<Proof, Failure> {
     let purpose = purpose_of(facts);
-    let found = validated(app, purpose, given.sid.as_str(), given.client_secret.as_str());
+    let found = validated(engine, purpose, given.sid.as_str(), given.client_secret.as_str());
     let found = found
         .filter(|found| found.threepid.medium == medium)
         .ok_or(Failure::Retry(Denied::Unconfirmed))?;
-    let owner = find_account(app, &found.threepid);
+    let owner = find_account(engine, &found.threepid);
     let right = match purpose {
         Purpose::Account => match &facts.user_id {
             Some(caller) => owner.as_ref() == Some(caller),
@@ -222,8 +233,13 @@ fn threepid(
     Ok(Proof::Threepid(found))
 }
 
-async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof, Failure> {
-    let mut claim = Claim::by_identifier(app, &given.identifier);
+async fn password(
+    engine: &Engine,
+    passwords: &Passwords,
+    facts: &Facts,
+    given: &Password,
+) -> Result<Proof, Failure> {
+    let mut claim = Claim::by_identifier(engine, &given.identifier);
     // If the user who makes the request is known, only their own password counts.
     let is_theirs = |named: &OwnedUserId| facts.user_id.as_ref().is_none_or(|id| id == named);
     claim.user_id = claim.user_id.filter(is_theirs);
@@ -232,7 +248,7 @@ async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof
         // the existence of accounts is not revealed.
         return Err(ApiError::forbidden("Wrong user name or password.").into());
     }
-    match verified(app, facts.client, claim, given.password.clone()).await {
+    match verified(engine, passwords, facts.client, claim, given.password.clone()).await {
         Ok((user_id, _)) => Ok(Proof::User(user_id)),
         Err(error) if *error.code() == ErrorCode::Forbidden => {
             Err(Failure::Retry(Denied::Password))

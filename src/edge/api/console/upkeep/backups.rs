@@ -13,11 +13,12 @@ use crate::{
     },
     http::{ApiError, Cx, Reply, endpoint},
 };
-use logcabin_base::limits;
+use logcabin_base::{clock::Clock, limits};
 use logcabin_ops::{
     admin::snapshots::{BackupRow, Backups, backups},
     history::look::{duration, grouped},
 };
+use logcabin_record::Epoch;
 
 endpoint! {
     pub(in super::super) struct BackupList = GET "/_logcabin/console/backups";
@@ -65,7 +66,7 @@ fn body(app: &Server, from: usize, found: &Backups, newest: Option<&BackupRow>) 
             None => {
                 p.bad role="status" { "The log knows of no backup." }
             }
-            Some(newest) => { (last(app, newest, end.get())) }
+            Some(newest) => { (last(app.engine.clock(), app.epoch, newest, end.get())) }
         }
         h2 { "Backups that the log knows of" }
         (table(&columns, &rows, "None."))
@@ -85,10 +86,10 @@ fn body(app: &Server, from: usize, found: &Backups, newest: Option<&BackupRow>) 
 }
 
 /// How old the newest backup is, and what it lacks.
-fn last(app: &Server, newest: &BackupRow, end: u64) -> Markup {
+fn last(clock: &Clock, epoch: Epoch, newest: &BackupRow, end: u64) -> Markup {
     let moment = newest.copy.moment;
-    let age = app.engine.clock().now_ms().saturating_sub(newest.noted_ms) / 1000;
-    let lacks = match moment.epoch == app.epoch {
+    let age = clock.now_ms().saturating_sub(newest.noted_ms) / 1000;
+    let lacks = match moment.epoch == epoch {
         true => grouped(end.saturating_sub(moment.offset.get())),
         // The log was rewound since: what it has in common with the backup is not known here.
         false => "not known".to_owned(),

@@ -15,6 +15,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_cluster::{Node, Status, Work};
+use logcabin_engine::Engine;
 use logcabin_ops::{
     admin::{
         act::{Order, Outcome},
@@ -35,7 +36,7 @@ pub(in super::super) async fn page(
 ) -> Result<Reply, ApiError> {
     let visitor = cx.caller.clone();
     let body = if cx.app.cluster.is_none() {
-        alone(&cx.app)
+        alone(&cx.app.engine)
     } else {
         let app = Arc::clone(&cx.app);
         let origin = cx.called_by(visitor.session().clone()).origin();
@@ -49,11 +50,11 @@ pub(in super::super) async fn page(
     Ok(visitor.page("Cluster", "cluster", body).reply())
 }
 
-fn alone(app: &Server) -> Markup {
+fn alone(engine: &Engine) -> Markup {
     html! {
         p { "This server is alone: its log is in its own data directory, and it does all work." }
         (facts(&[
-            ("The last record", record(app.engine.head().offset())),
+            ("The last record", record(engine.head().offset())),
             ("Version", html! { (env!("CARGO_PKG_VERSION")) }),
         ]))
         p.note { "A server with its data moves into a cluster by a command, while it is stopped:" }

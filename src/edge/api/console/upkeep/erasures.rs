@@ -14,6 +14,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::{limits, progress};
+use logcabin_engine::Engine;
 use logcabin_ops::{
     admin::erasures::{Bounds, Page, Place, Receipt, Waiting, page, receipt, waiting},
     history::look::grouped,
@@ -64,12 +65,12 @@ pub(in super::super) async fn list(
         let found = page(&app.office, place, most, look)?;
         // What waits is shown once, on the first page.
         let waiting = place.is_none().then(|| waiting(&app.office, most, look)).transpose()?;
-        Ok(body(app, &found, waiting.as_ref()))
+        Ok(body(&app.engine, &found, waiting.as_ref()))
     })
     .await
 }
 
-fn body(app: &Server, found: &Page, waiting: Option<&Waiting>) -> Markup {
+fn body(engine: &Engine, found: &Page, waiting: Option<&Waiting>) -> Markup {
     let rows: Vec<_> = found
         .rows
         .iter()
@@ -93,7 +94,7 @@ fn body(app: &Server, found: &Page, waiting: Option<&Waiting>) -> Markup {
         .collect();
     let columns = ["Because of", "Time", "Who", "What", "Records", "Erased with record"];
     html! {
-        @if let Some(waiting) = waiting { (still_there(app, waiting)) }
+        @if let Some(waiting) = waiting { (still_there(engine, waiting)) }
         h2 { "Erased" }
         (table(&columns, &rows, "Nothing has been erased so far."))
         @if let Some(Place { step, passed }) = found.left {
@@ -105,7 +106,7 @@ fn body(app: &Server, found: &Page, waiting: Option<&Waiting>) -> Markup {
 }
 
 /// What is still to be erased.
-fn still_there(app: &Server, waiting: &Waiting) -> Markup {
+fn still_there(engine: &Engine, waiting: &Waiting) -> Markup {
     let causes: Vec<_> = waiting
         .causes
         .iter()
@@ -120,7 +121,7 @@ fn still_there(app: &Server, waiting: &Waiting) -> Markup {
         .collect();
     let users: Vec<_> =
         waiting.users.iter().map(|(id, because)| vec![user(id), record(*because)]).collect();
-    let redacted = app.engine.state().erasures.redacted(u64::MAX, limits::CONSOLE_LOOK);
+    let redacted = engine.state().erasures.redacted(u64::MAX, limits::CONSOLE_LOOK);
     let more = if redacted.len() < limits::CONSOLE_LOOK { "" } else { "at least " };
     html! {
         (progress_of(&[progress::ERASURE, progress::SEARCH_FOR_USERS]))

@@ -38,7 +38,7 @@ impl Visit<'_> {
             (self.form("password", "", html! {
                 input type="hidden" name="username" autocomplete="username"
                     value=(self.signed_in.user_id);
-                (look::new_password(self.app, "New password"))
+                (look::new_password(&self.app.config.passwords, "New password"))
                 label.check {
                     input type="checkbox" name="everywhere" value="yes";
                     " Sign out all devices and browsers. Do this if somebody else may know the old \
@@ -55,7 +55,7 @@ impl Visit<'_> {
         }
         let (app, user_id) = (self.app, self.signed_in.user_id.clone());
         let password = fields.new_password()?.to_owned();
-        check_password(app, user_id.localpart(), &password)?;
+        check_password(&app.config.passwords, user_id.localpart(), &password)?;
         let password = app.auth.passwords.hash(password).await?;
         let log_out = fields.get("everywhere").map(|_| Which::All);
         let set = SetPassword { user_id: user_id.clone(), password, log_out };

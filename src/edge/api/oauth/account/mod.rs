@@ -118,7 +118,7 @@ enum Said<'a> {
 
 impl Visit<'_> {
     fn is_fresh(&self) -> bool {
-        self.signed_in.is_fresh(self.app, limits::OAUTH_FRESH)
+        self.signed_in.is_fresh(self.app.engine.clock(), limits::OAUTH_FRESH)
     }
 
     fn next(&self) -> Next {
@@ -142,7 +142,7 @@ impl Visit<'_> {
     fn form(&self, act: &str, target: &str, fields: Markup) -> Markup {
         html! {
             form method="post" action=(self.href(&self.action)) {
-                (look::proof(self.app, &self.visitor, &about(act, target)))
+                (look::proof(&self.app.signing.signer, &self.visitor, &about(act, target)))
                 input type="hidden" name="act" value=(act);
                 @if !target.is_empty() { input type="hidden" name="target" value=(target); }
                 (fields)
@@ -200,7 +200,9 @@ impl Visit<'_> {
                 button.second type="submit" { "Sign out of this page" }
             }))
             p {
-                a href={ (self.next().by(&config.server, "sign_in")) "&again=1" } { "Use another account" }
+                a href={ (self.next().by(&config.server, "sign_in")) "&again=1" } {
+                    "Use another account"
+                }
             }
         }
     }
@@ -219,7 +221,7 @@ fn visit<'a>(
     must_be_offered(app)?;
     let action = cx.query("action")?.unwrap_or_default();
     let action = Action::named(&action, cx.query("device_id")?);
-    let visitor = Visitor::of(app, headers);
+    let visitor = Visitor::of(&app.engine, &app.config.server, headers);
     let Some(signed_in) = visitor.signed_in() else {
         let query = cx.uri.query().unwrap_or_default();
         let next = Next::of(Some(&format!("account?{query}")));
@@ -254,7 +256,8 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: AccountForm) -> Result<R
     };
     let fields = Parameters::of_form(&cx.body)?;
     let (act, target) = (fields.text("act"), fields.text("target"));
-    visit.visitor.check(visit.app, &request.headers, &about(act, target), &fields)?;
+    let signer = &visit.app.signing.signer;
+    visit.visitor.check(signer, &request.headers, &about(act, target), &fields)?;
     let held = matches!(
         act,
         "password" | "reset" | "deactivate" | "address" | "address_add" | "address_remove"

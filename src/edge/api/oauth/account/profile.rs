@@ -94,7 +94,7 @@ impl Visit<'_> {
         let name = fields.text("name").trim();
         let value = (!name.is_empty()).then(|| json!(name));
         let (field, origin) = ("displayname".to_owned(), self.origin());
-        profile::change(&self.cx.app, origin, user_id, field, value).await?;
+        profile::change(&self.cx.app.engine, origin, user_id, field, value).await?;
         Ok(Done::Page(Action::Profile, "Your name is saved."))
     }
 
