@@ -5,10 +5,10 @@
 //!
 //! A kind is one row of the list below: its name, family and version, whether it may be rewound and
 //! what a restore does with it, and which values it is about. A file for related families has its
-//! payload, with the personal data in it and what is left of it after an erasure ([`Content`]). Each layer above
-//! implements a trait for each payload, which [`each_command`](crate::each_command),
-//! [`by_restore`](crate::by_restore) or [`if_about`](crate::if_about) calls: a kind without an
-//! implementation does not compile.
+//! payload, with the personal data in it and what is left of it after an erasure ([`Content`]).
+//! Each layer above implements a trait for each payload, which
+//! [`each_command`](crate::each_command), [`by_restore`](crate::by_restore) or
+//! [`if_about`](crate::if_about) calls: a kind without an implementation does not compile.
 
 mod account;
 mod device;
