@@ -93,7 +93,7 @@ pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Repl
     let body = html! {
         @if let Some(error) = refused { p.bad role="alert" { (error.message()) } }
         @if own::is_possible(app) {
-            a.button.second href=(account::address(&app.config.server)) {
+            a.button.second href={ (app.config.server.url()) (CONSOLE_SIGN_IN) } {
                 "Log in with your account"
             }
         }

@@ -15,7 +15,6 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
-use logcabin_decide::federation::explain::{Contender, Fate};
 use logcabin_engine::Engine;
 use logcabin_ops::history::{
     History, Source,

@@ -12,10 +12,7 @@ use crate::{
     api::server::Server,
     http::{ApiError, Cx, Reply, endpoint},
 };
-use logcabin_base::{
-    limits,
-    progress::{self, Progress},
-};
+use logcabin_base::{limits, progress};
 use logcabin_engine::Engine;
 use logcabin_ops::{
     admin::office::Office,

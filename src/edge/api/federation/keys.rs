@@ -27,7 +27,7 @@ use crate::{
 };
 use logcabin_base::{clock::millis, limits};
 use logcabin_engine::Engine;
-use logcabin_outside::federation::Federation;
+use logcabin_service::federation::Federation;
 
 endpoint! {
     /// This server's keys, as homeservers ask that are older than v1.7 of the specification. The

@@ -164,7 +164,7 @@ async fn send<'a>(
     let event = app.engine.events().find(&state, event_id)?;
     let event = event.ok_or_else(|| ApiError::internal("an accepted event is missing"))?;
     // With its first user, it is no stranger any more.
-    receiving.judge_again(server);
+    receiving.reassess(server);
     Ok(Sent { look: Look::at_all(&app.engine, room_id, server)?, event })
 }
 

@@ -11,7 +11,8 @@ use crate::{
 };
 use logcabin_base::rate::household;
 use logcabin_config::RateLimits;
-use logcabin_outside::federation::{Amounts, KeyError, Kind, XMatrix};
+use logcabin_outside::federation::{KeyError, XMatrix};
+use logcabin_service::federation::{Amounts, Kind};
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]

@@ -35,9 +35,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_config as config;
 use logcabin_engine::Engine;
-use logcabin_outside::oidc::Providers;
 use logcabin_record::command::SignedInBy;
-use logcabin_service::oauth::Clients;
 
 endpoint! {
     pub(super) struct SignInPage = GET "/_matrix/oauth2/sign_in";

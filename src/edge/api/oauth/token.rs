@@ -25,11 +25,7 @@ use crate::{
     },
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
-use logcabin_base::{
-    clock::{millis, random_letters},
-    limits,
-    signed::Signer,
-};
+use logcabin_base::{clock::random_letters, limits, signed::Signer};
 use logcabin_decide::{
     Refusal,
     account::{Login, Refresh},

@@ -111,7 +111,7 @@ impl Cx<Server> {
             env.quotas.room(&env.state, &user_id)?;
         }
         let via = all_via(&app.engine, &room_id, &user_id, via);
-        let key = (user_id, room_id, act);
+        let key = (user_id, room_id, change);
         let lost = ApiError::internal;
         let mut running = self.app.outside.entering.run(key, lost, |(user_id, room_id, change)| {
             // It continues if the client hangs up: other homeservers may have recorded it already.

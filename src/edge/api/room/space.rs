@@ -7,8 +7,8 @@ mod look;
 use std::{cmp::Reverse, sync::Arc};
 
 use ruma::{
-    EventEncryptionAlgorithm, OwnedRoomId, OwnedRoomOrAliasId, OwnedServerName, RoomId,
-    RoomOrAliasId, ServerName, SpaceChildOrder, UInt, UserId,
+    OwnedRoomId, OwnedRoomOrAliasId, OwnedServerName, RoomId, RoomOrAliasId, SpaceChildOrder, UInt,
+    UserId,
     api::{
         auth_scheme::AccessTokenOptional,
         client::{
