@@ -14,7 +14,8 @@ use logcabin::{
     clock::Clock,
     decide::{
         account::{
-            Login, Met, Register, RemoveDevices, RenameDevice, SetPassword, SetProfile, Which,
+            DeviceSet, Login, MetRequirements, Register, RemoveDevices, RenameDevice, SetPassword,
+            SetProfile,
         },
         account_data::{CreateFilter, SetAccountData},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
@@ -25,7 +26,7 @@ use logcabin::{
         keys::{SetCrossSigning, SignKeys, UploadKeys},
         media::{AddMedia, QuarantineMedia},
         membership::{Change, ChangeMembership},
-        moderation::{Because, BlockRoom},
+        moderation::{BlockRoom, WithReason},
         presence::SetPresence,
         pusher::{RemovePusher, SetPusher},
         report::{RemoveReport, Report, Subject},
@@ -125,12 +126,12 @@ impl World {
                 tokens,
                 verified: None,
             }),
-            met: Met {
+            met: MetRequirements {
                 requirements: Requirements {
                     registration_token: None,
                     terms: BTreeMap::from([("privacy".to_owned(), format!("{hers}terms"))]),
                 },
-                ..Met::default()
+                ..MetRequirements::default()
             },
         })
         .await;
@@ -240,7 +241,7 @@ impl World {
         .await;
         let set =
             SetPassword { user_id: user(), password: name("new-password").into(), log_out: None };
-        self.propose(Because { of: set, reason: Some(name("reason")) }).await;
+        self.propose(WithReason { of: set, reason: Some(name("reason")) }).await;
         self.propose(SetStatus {
             user_id: user(),
             admin: Some(true),
@@ -542,8 +543,10 @@ async fn nothing_is_left_of_an_erased_user() {
     }
     // Something of it was superseded and erased before, which the archive may still have.
     world.sweep().await;
-    let (which, why) = (Which::All, Some(format!("{HERS}logged-out")));
-    world.propose(Because { of: RemoveDevices { user_id: ann.clone(), which }, reason: why }).await;
+    let (which, why) = (DeviceSet::All, Some(format!("{HERS}logged-out")));
+    world
+        .propose(WithReason { of: RemoveDevices { user_id: ann.clone(), which }, reason: why })
+        .await;
     world
         .propose(Deactivate {
             user_id: ann.clone(),

@@ -23,8 +23,8 @@ use logcabin::{
     clock::Clock,
     decide::{
         account::{
-            ConfirmTokens, Login, LoginByToken, Met, Refresh, Register, RemoveDevices,
-            RenameDevice, RenewPassword, SetPassword, SetProfile, UpgradeGuest, Which,
+            ConfirmTokens, DeviceSet, Login, LoginByToken, MetRequirements, Refresh, Register,
+            RemoveDevices, RenameDevice, RenewPassword, SetPassword, SetProfile, UpgradeGuest,
         },
         account_data::{CreateFilter, SetAccountData},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
@@ -39,7 +39,7 @@ use logcabin::{
         maintenance::NoteBackup,
         media::{AddMedia, CreateMedia, ProtectMedia, QuarantineMedia, QuarantineRemote},
         membership::{Change, ChangeMembership, ForgetRoom},
-        moderation::{Because, BeginShutdown, FinishShutdown},
+        moderation::{BeginShutdown, FinishShutdown, WithReason},
         notice::OpenNoticeRoom,
         presence::SetPresence,
         purge::PurgeRoom,
@@ -318,7 +318,7 @@ async fn fill(engine: &Engine) {
                 tokens: tokens(user_id.as_str()),
                 verified: None,
             }),
-            met: Met::default()
+            met: MetRequirements::default()
         });
     }
     propose!(LoginByToken {
@@ -358,7 +358,7 @@ async fn fill(engine: &Engine) {
         user_id: bob.clone(),
         password: Some("$pbkdf2-sha512$i=1000$c2FsdA$aGFzaA".into()),
         login: None,
-        met: Met {
+        met: MetRequirements {
             threepids: Vec::new(),
             requirements: Requirements {
                 registration_token: Some(token),
@@ -462,9 +462,9 @@ async fn fill(engine: &Engine) {
     propose!(SetPassword {
         user_id: bob.clone(),
         password: "$pbkdf2-sha512$i=1000$c2FsdA$bmV3".into(),
-        log_out: Some(Which::All),
+        log_out: Some(DeviceSet::All),
     });
-    propose!(RemoveDevices { user_id: bob.clone(), which: Which::All });
+    propose!(RemoveDevices { user_id: bob.clone(), which: DeviceSet::All });
     propose!(SetStatus {
         user_id: bob.clone(),
         admin: Some(true),
@@ -710,7 +710,7 @@ async fn fill(engine: &Engine) {
     let reason = Some("left for good".to_owned());
     let report = engine.state().reports.all()[0].0;
     let (of, why) = (RemoveReport { report }, Some("it was dealt with".to_owned()));
-    propose!(Because { of, reason: why });
+    propose!(WithReason { of, reason: why });
     let media_id = engine.state().media.all()[0].0.to_string();
     let (media_ids, why) = (vec![media_id.clone()], Some("gold".to_owned()));
     propose!(QuarantineMedia { media_ids, quarantined: true, reason: why.clone() });

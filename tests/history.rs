@@ -15,7 +15,7 @@ use logcabin::{
     admin::serve_until,
     clock::Clock,
     decide::{
-        account::{Login, Register, RemoveDevices, SetProfile, Which},
+        account::{DeviceSet, Login, Register, RemoveDevices, SetProfile},
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
         send::SendEvent,
@@ -23,7 +23,7 @@ use logcabin::{
     engine::{Engine, Options},
     erasure::{self, SweepPolicy},
     history::{
-        HistoryError, Look, Moment, Output, Question, Source, What, audit::AuditOptions,
+        HistoryError, Layout, Moment, Output, Question, Source, Target, audit::AuditOptions,
         check::check_all, diff::Scope, query::History, run,
     },
     log::{
@@ -238,7 +238,7 @@ fn ask(source: &Source, question: &Question) -> Result<Vec<Value>, HistoryError>
 }
 
 /// The answer for people.
-fn read(source: &Source, question: &Question, look: Look) -> String {
+fn read(source: &Source, question: &Question, look: Layout) -> String {
     let mut text = Vec::new();
     tokio::task::block_in_place(|| run(source, question, &mut Output::for_people(&mut text, look)))
         .unwrap();
@@ -253,7 +253,7 @@ fn at(text: &str) -> Moment {
     text.parse().unwrap()
 }
 
-fn now(what: What) -> Question {
+fn now(what: Target) -> Question {
     Question::AsOf { what, at: None }
 }
 
@@ -269,26 +269,26 @@ fn questions(filled: &Filled) -> Vec<Question> {
         Question::Tail { last: Some(3), follow: false, only: Box::default() },
         Question::Show(Offset::new(1)),
         Question::Show(filled.end),
-        now(What::Rooms),
-        now(What::Room { room: filled.room.to_string(), last: None }),
-        now(What::Room { room: "#porch:cabin.example".to_owned(), last: Some(2) }),
-        now(What::State { room: room() }),
+        now(Target::Rooms),
+        now(Target::Room { room: filled.room.to_string(), last: None }),
+        now(Target::Room { room: "#porch:cabin.example".to_owned(), last: Some(2) }),
+        now(Target::State { room: room() }),
         Question::AsOf {
-            what: What::State { room: room() },
+            what: Target::State { room: room() },
             at: Some(Moment::At(filled.before_rename)),
         },
-        now(What::Members { room: room() }),
-        now(What::User { user: "ann".to_owned() }),
-        now(What::Devices { user: None }),
-        now(What::Aliases { room: Some(room()) }),
-        now(What::Pushers { user: None }),
-        now(What::RegistrationTokens),
+        now(Target::Members { room: room() }),
+        now(Target::User { user: "ann".to_owned() }),
+        now(Target::Devices { user: None }),
+        now(Target::Aliases { room: Some(room()) }),
+        now(Target::Pushers { user: None }),
+        now(Target::RegistrationTokens),
         diff(Scope::Room(room()), "20", filled.end),
         diff(Scope::User("bob".to_owned()), "20", filled.end),
         diff(Scope::Server, "0", filled.end),
         Question::Why { subject: "room porchR name".parse().unwrap(), at: None },
-        now(What::Users),
-        now(What::Stats),
+        now(Target::Users),
+        now(Target::Stats),
         Question::AuditSync(Box::new(AuditOptions {
             user: "bob".to_owned(),
             steps: 10,
@@ -357,11 +357,11 @@ async fn why_lists_the_records_that_set_a_value() {
     assert!(why("user bob data m.direct", None).is_empty());
 
     let question = |words: &str| Question::Why { subject: words.parse().unwrap(), at: None };
-    let said = read(&source, &question("room porchR name"), Look::default());
+    let said = read(&source, &question("room porchR name"), Layout::default());
     for part in ["@ann:cabin.example", "from PHONE", "request r1", "before", "The Verandah"] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
-    let said = read(&source, &question("user bob data m.direct"), Look::default());
+    let said = read(&source, &question("user bob data m.direct"), Layout::default());
     assert!(said.contains("No record has ever set this"), "{said}");
     assert!(matches!(
         ask(&source, &question("user nobody password")),
@@ -389,7 +389,7 @@ async fn every_source_gives_the_same_answers() {
     let answers: Vec<_> =
         questions.iter().map(|question| ask(&running, question).unwrap()).collect();
     for (question, answer) in questions.iter().zip(&answers) {
-        let none = [What::Pushers { user: None }, What::RegistrationTokens];
+        let none = [Target::Pushers { user: None }, Target::RegistrationTokens];
         let none = none.map(|what| format!("{:?}", now(what)));
         let may_be_empty = none.contains(&format!("{question:?}"));
         assert!(may_be_empty || !answer.is_empty(), "{question:?}");
@@ -420,7 +420,7 @@ async fn the_answers_say_what_happened() {
     let source = place(directory.path());
     let room = "porchR".to_owned();
 
-    let events = ask(&source, &now(What::Room { room: room.clone(), last: None })).unwrap();
+    let events = ask(&source, &now(Target::Room { room: room.clone(), last: None })).unwrap();
     let texts: Vec<_> = events.iter().map(|event| event["text"].as_str().unwrap()).collect();
     assert!(texts.contains(&"Who brought the firewood?"), "{texts:#?}");
     assert!(texts.contains(&"accepted the invitation"), "{texts:#?}");
@@ -430,7 +430,7 @@ async fn the_answers_say_what_happened() {
     assert!(!texts.contains(&"something rude"), "{texts:#?}");
 
     let name = |at: Option<Moment>| {
-        let what = What::State { room: room.clone() };
+        let what = Target::State { room: room.clone() };
         let state = ask(&source, &Question::AsOf { what, at }).unwrap();
         let name = state.iter().find(|event| event["type"] == "m.room.name").unwrap();
         name["content"]["name"].as_str().unwrap().to_owned()
@@ -439,26 +439,26 @@ async fn the_answers_say_what_happened() {
     assert_eq!(name(Some(Moment::At(filled.before_rename))), "The Porch");
     assert_eq!(name(Some(Moment::Time(filled.before_rename_ms))), "The Porch");
     assert_eq!(name(Some(at("2026-03-01 12:01"))), "The Verandah");
-    let what = What::State { room: room.clone() };
+    let what = Target::State { room: room.clone() };
     let none = Question::AsOf { what, at: Some(at("2026-03-01 11:59:59")) };
     let not_yet = ask(&source, &none).unwrap_err();
     assert!(matches!(not_yet, HistoryError::NotYet { .. }), "{not_yet}");
 
-    let users = ask(&source, &now(What::Users)).unwrap();
+    let users = ask(&source, &now(Target::Users)).unwrap();
     assert_eq!(users.len(), 3);
     assert_eq!(users[1]["display_name"], "Bob the Builder");
     assert_eq!(users[1]["rooms"], 2);
-    let stats = &ask(&source, &now(What::Stats)).unwrap()[0];
+    let stats = &ask(&source, &now(Target::Stats)).unwrap()[0];
     assert_eq!(stats["records"], filled.end.get());
     assert_eq!(stats["busiest"][0]["room_id"], filled.room.as_str());
 
-    let named = now(What::Room { room: "the verandah".to_owned(), last: None });
-    let by_id = now(What::Room { room: filled.room.to_string(), last: None });
+    let named = now(Target::Room { room: "the verandah".to_owned(), last: None });
+    let by_id = now(Target::Room { room: filled.room.to_string(), last: None });
     assert_eq!(ask(&source, &named).unwrap(), ask(&source, &by_id).unwrap());
-    let many = ask(&source, &now(What::Room { room: "porc".to_owned(), last: None })).unwrap_err();
+    let many = ask(&source, &now(Target::Room { room: "porc".into(), last: None })).unwrap_err();
     assert!(matches!(many, HistoryError::ManyRooms { .. }), "{many}");
     let none =
-        ask(&source, &now(What::Room { room: "cellar".to_owned(), last: None })).unwrap_err();
+        ask(&source, &now(Target::Room { room: "cellar".to_owned(), last: None })).unwrap_err();
     assert!(matches!(none, HistoryError::NoRoom(_)), "{none}");
     let none = ask(&source, &Question::Show(Offset::new(999))).unwrap_err();
     assert!(matches!(none, HistoryError::NoRecord { .. }), "{none}");
@@ -482,19 +482,19 @@ async fn a_question_as_of_a_moment_is_answered_as_from_a_log_that_ends_there() {
     let source = place(data_dir);
     let room = || "porchR".to_owned();
     let all = [
-        What::Rooms,
-        What::Room { room: room(), last: None },
-        What::State { room: room() },
-        What::Members { room: room() },
-        What::Users,
-        What::User { user: "bob".to_owned() },
-        What::Devices { user: None },
-        What::Aliases { room: None },
-        What::Pushers { user: None },
-        What::Media { user: None },
-        What::RegistrationTokens,
-        What::Reports,
-        What::Stats,
+        Target::Rooms,
+        Target::Room { room: room(), last: None },
+        Target::State { room: room() },
+        Target::Members { room: room() },
+        Target::Users,
+        Target::User { user: "bob".to_owned() },
+        Target::Devices { user: None },
+        Target::Aliases { room: None },
+        Target::Pushers { user: None },
+        Target::Media { user: None },
+        Target::RegistrationTokens,
+        Target::Reports,
+        Target::Stats,
     ];
     let said = |answer: Result<Vec<Value>, HistoryError>| match answer {
         Ok(values) => values,
@@ -519,8 +519,8 @@ async fn a_question_as_of_a_moment_is_answered_as_from_a_log_that_ends_there() {
         drop(stop);
         served.await.unwrap();
     }
-    let late = Question::AsOf { what: What::Users, at: Some(Moment::At(filled.end)) };
-    let text = read(&source, &late, Look::default());
+    let late = Question::AsOf { what: Target::Users, at: Some(Moment::At(filled.end)) };
+    let text = read(&source, &late, Layout::default());
     assert!(text.contains("as of record") && text.contains("snapshot at"), "{text}");
 }
 
@@ -552,7 +552,7 @@ async fn disk_usage_adds_up() {
         disk.iter().find(|part| part["name"] == name).unwrap()["bytes"].as_u64().unwrap()
     };
     assert!(on_disk("log") > 0 && on_disk("archive") > 0 && on_disk("snapshots") == 0);
-    let text = read(&place(data_dir), &Question::Usage, Look::default());
+    let text = read(&place(data_dir), &Question::Usage, Layout::default());
     assert!(text.contains("ON DISK") && text.contains("2026-03-01"), "{text}");
     let (code, usage, said) = logcabin(&["du", "--data-dir", data_dir.to_str().unwrap()]);
     assert_eq!((code, &usage["log"]["records"]), (Some(0), &json!(filled.end)), "{said}");
@@ -568,7 +568,7 @@ async fn a_diff_summarizes_what_changed() {
     let levels =
         json!({ "users": { "@ann:cabin.example": 100, "@bob:cabin.example": 50 }, "ban": 60 });
     cabin.send(&filled.room, &ann, ("m.room.power_levels", Some("")), levels, None).await;
-    let which = Which::These(vec!["PHONE".into()]);
+    let which = DeviceSet::These(vec!["PHONE".into()]);
     let gone = RemoveDevices { user_id: bob.clone(), which };
     cabin.engine.propose(by(&bob), gone).await.unwrap().into_inner();
     cabin.member(&filled.room, &bob, &bob, Change::Leave).await;
@@ -613,7 +613,7 @@ async fn a_diff_summarizes_what_changed() {
     let same = summed(Scope::Server, end, end);
     assert_eq!((&same["records"], &same["changes"]), (&json!(0), &json!([])));
     let question = Question::Diff { of: room(), from: at("10"), to: Moment::At(end) };
-    let text = read(&source, &question, Look::default());
+    let text = read(&source, &question, Layout::default());
     assert!(text.contains("+ name") && text.contains("The Verandah"), "{text}");
 }
 
@@ -635,7 +635,7 @@ async fn state_as_of_an_offset_equals_the_state_of_a_log_that_ends_there() {
         let socket = data_dir.join("prefix.sock");
         let served = serve_until(&socket, log, async { drop(stopped.await) }).unwrap();
         let end = Moment::At(Offset::new(length as u64));
-        let what = What::State { room: room.clone() };
+        let what = Target::State { room: room.clone() };
         let then = ask(&place(&socket), &now(what.clone())).unwrap();
         let as_of = Question::AsOf { what, at: Some(end) };
         assert_eq!(ask(&source, &as_of).unwrap(), then, "as of {length}");
@@ -656,7 +656,7 @@ async fn a_response_that_contradicts_the_log_is_reported() {
     let audit = |options: AuditOptions| {
         let question = Question::AuditSync(Box::new(options));
         let mut text = Vec::new();
-        let mut out = Output::for_people(&mut text, Look::default());
+        let mut out = Output::for_people(&mut text, Layout::default());
         let right = tokio::task::block_in_place(|| run(&source, &question, &mut out)).unwrap();
         (right, String::from_utf8(text).unwrap())
     };
@@ -701,7 +701,7 @@ async fn no_answer_contains_a_secret() {
         let source = place(&path);
         for question in &questions {
             let programs = format!("{:?}", ask(&source, question).unwrap());
-            let people = read(&source, question, Look::default());
+            let people = read(&source, question, Layout::default());
             for secret in secrets {
                 assert!(!programs.contains(secret), "{question:?} tells {secret}");
                 assert!(!people.contains(secret), "{question:?} tells {secret}");
@@ -710,7 +710,7 @@ async fn no_answer_contains_a_secret() {
                 !people.contains('\u{1b}'),
                 "{question:?} sends what a user wrote to the terminal"
             );
-            for line in read(&source, question, Look { colour: true, width: Some(60) }).lines() {
+            for line in read(&source, question, Layout { colour: true, width: Some(60) }).lines() {
                 assert!(!line.contains("\u{1b}[31mDry"), "{line:?}");
             }
         }
@@ -742,7 +742,7 @@ async fn an_erased_record_shows_who_erased_it_and_when() {
     assert_eq!(shown["erasure"]["because"], redaction.get());
     let erased = filled.end.next();
     assert_eq!(shown["erasure"]["record"], erased.get());
-    let words = read(&source, &Question::Show(rude), Look::default());
+    let words = read(&source, &Question::Show(rude), Layout::default());
     let said = format!("@ann:cabin.example redacted it in record {redaction}");
     assert!(words.contains(&said) && words.contains("its content was erased"), "{words}");
     let fact = ask(&source, &Question::Show(erased)).unwrap().remove(0);
@@ -824,7 +824,7 @@ async fn without_a_socket_the_archive_is_read_with_a_notice() {
     archived.wait_for(|archived| *archived == end).await.unwrap();
     let source = place(directory.path());
     assert!(source.note().unwrap().contains("archive"), "{source:?}");
-    assert_eq!(ask(&source, &now(What::Users)).unwrap().len(), 3);
+    assert_eq!(ask(&source, &now(Target::Users)).unwrap().len(), 3);
     cabin.close();
 }
 

@@ -102,7 +102,7 @@ fn an_archive_restores_all_but_the_last_second() {
 fn restored(archive: &Path, data_dir: &Path) -> Restored {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let request = Request {
-        from: restore::From::Place(archive.to_owned()),
+        from: restore::RestoreSource::Path(archive.to_owned()),
         to: None,
         data_dir: data_dir.to_owned(),
         archive_dir: None,

@@ -22,7 +22,7 @@ use logcabin::{
     state::Room,
     view::{
         View,
-        relations::{Stretch, ThreadsWalk, Wanted, WantedThreads},
+        relations::{PageRange, RelationQuery, ThreadQuery, ThreadsWalk},
     },
     work,
 };
@@ -203,9 +203,9 @@ async fn the_cost_of_a_page_of_relations_is_proportional_to_the_page() {
     let root = world.send("ann", json!({ "body": "root" })).await;
     let replies = world.send_all("bob", (0..2000).map(|_| related(&root, "m.thread"))).await;
     let parent = world.event(&root).offset;
-    let whole = Stretch::Backward { from: Offset::MAX, after: Offset::ZERO };
+    let whole = PageRange::Backward { from: Offset::MAX, after: Offset::ZERO };
     for rel_type in [None, Some("m.thread")] {
-        let wanted = Wanted { rel_type, event_type: Some("m.room.message"), depth: 1 };
+        let wanted = RelationQuery { rel_type, event_type: Some("m.room.message"), depth: 1 };
         let (page, looks) = world
             .count("ann", |view, room| view.relations(room, parent, wanted, whole, 10).unwrap());
         let newest: Vec<_> = page.events.iter().map(|event| event.event_id.clone()).collect();
@@ -221,7 +221,7 @@ fn pages(world: &World, user: &str, limit: usize, walks: bool) -> (Vec<OwnedEven
     let (mut found, mut looks) = (Vec::new(), Vec::new());
     let (mut before, mut walk) = (Offset::MAX, None::<ThreadsWalk>);
     loop {
-        let wanted = WantedThreads { as_of, before, participated: true };
+        let wanted = ThreadQuery { as_of, before, participated: true };
         let (threads, count) = world
             .count(user, |view, room| view.threads(room, wanted, limit, walk.as_ref()).unwrap());
         looks.push(count);

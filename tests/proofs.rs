@@ -8,13 +8,13 @@ use logcabin::{
     clock::Clock,
     engine::{Engine, Options},
     log::{Batch, Log, memory::MemoryLog},
-    proof::{Asked, First, Prover, Witness, checkpoint},
+    proof::{First, ProofRequest, Prover, Witness, checkpoint},
     record::{
         Command, NewRecord, Offset, Origin, Record, Stream,
         codec::{self, Tip},
         command::{LogCheckpoint, LogErase, RoomTyping, ServerIdentity},
     },
-    state::{State, tree::BLOCK},
+    state::{State, merkle_tree::BLOCK},
 };
 use proptest::prelude::*;
 use ruma::signatures::{Ed25519KeyPair, KeyPair as _};
@@ -73,7 +73,7 @@ impl Cabin {
         self.engine.state().server().unwrap()
     }
 
-    fn prove(&self, asked: Asked) -> Value {
+    fn prove(&self, asked: ProofRequest) -> Value {
         let identity = self.identity();
         let state = self.engine.state();
         let mut prover = Prover::new(&state.tree, &*self.log, &identity);
@@ -147,12 +147,12 @@ proptest! {
         let mut proofs = Vec::new();
         for record in 1..=end.get() {
             let payload = record > 1 && record % 2 == 0;
-            proofs.push(cabin.prove(Asked::Inclusion { offset: Offset::new(record), payload }));
+            proofs.push(cabin.prove(ProofRequest::Inclusion { offset: Offset::new(record), payload }));
         }
         for (index, first) in checkpoints.iter().enumerate() {
             for second in &checkpoints[index..] {
                 let (first, second) = (at(first.get()), Some(*second));
-                proofs.push(cabin.prove(Asked::Consistency { first, second }));
+                proofs.push(cabin.prove(ProofRequest::Consistency { first, second }));
             }
         }
         for proof in &proofs {
@@ -178,13 +178,13 @@ fn proofs_over_many_blocks_are_made_from_their_stored_roots() {
     let end = cabin.engine.state().tree.checkpoint(Offset::MAX).unwrap().upto.get();
     for record in [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 1, end - 1, end] {
         let (offset, payload) = (Offset::new(record), record > 1);
-        let proof = cabin.prove(Asked::Inclusion { offset, payload });
+        let proof = cabin.prove(ProofRequest::Inclusion { offset, payload });
         assert!(cabin.verify(&proof).unwrap().contains(&format!("record {record},")), "{proof}");
     }
     for (index, first) in checkpoints.iter().enumerate() {
         for second in &checkpoints[index..] {
             let (first, second) = (at(first.get()), Some(*second));
-            let proof = cabin.prove(Asked::Consistency { first, second });
+            let proof = cabin.prove(ProofRequest::Consistency { first, second });
             cabin.verify(&proof).unwrap();
         }
     }
@@ -194,16 +194,16 @@ fn proofs_over_many_blocks_are_made_from_their_stored_roots() {
 fn an_erased_payload_changes_no_proof() {
     let (cabin, _) = cabin(&[20]);
     let offset = Offset::new(5);
-    let before = cabin.prove(Asked::Inclusion { offset, payload: false });
-    let with = cabin.prove(Asked::Inclusion { offset, payload: true });
+    let before = cabin.prove(ProofRequest::Inclusion { offset, payload: false });
+    let with = cabin.prove(ProofRequest::Inclusion { offset, payload: true });
     assert!(with["payload"].as_str().unwrap().contains("until_ms"), "{with}");
     let superseded = vec![(Offset::new(4), Offset::new(9))];
     cabin.append(vec![LogErase { superseded, ..LogErase::default() }.into()]);
     assert!(cabin.records()[4].command().unwrap().is_none(), "it is erased");
-    assert_eq!(cabin.prove(Asked::Inclusion { offset, payload: true }), before);
+    assert_eq!(cabin.prove(ProofRequest::Inclusion { offset, payload: true }), before);
     let first = at(Offset::MAX.get());
     cabin.checkpoint();
-    cabin.verify(&cabin.prove(Asked::Consistency { first, second: None })).unwrap();
+    cabin.verify(&cabin.prove(ProofRequest::Consistency { first, second: None })).unwrap();
     // A client that kept the payload can still prove it.
     cabin.verify(&with).unwrap();
 }
@@ -230,7 +230,7 @@ fn a_diverged_log_is_not_the_continuation_of_a_backup() {
     };
     let backup = said(&cabin, Offset::MAX);
     let proof =
-        cabin.prove(Asked::Consistency { first: First::Said(backup.clone()), second: None });
+        cabin.prove(ProofRequest::Consistency { first: First::Said(backup.clone()), second: None });
     cabin.verify(&proof).unwrap();
 
     // The same server goes on from an earlier moment, with other records.
@@ -255,11 +255,11 @@ fn a_diverged_log_is_not_the_continuation_of_a_backup() {
     let identity = other.identity();
     let state = other.engine.state();
     let mut prover = Prover::new(&state.tree, &*other.log, &identity);
-    let asked = Asked::Consistency { first: First::Said(backup.clone()), second: None };
+    let asked = ProofRequest::Consistency { first: First::Said(backup.clone()), second: None };
     let error = prover.answer(asked).unwrap_err();
     assert!(error.to_string().contains("not the one of this checkpoint"), "{error}");
     let forged = LogCheckpoint { upto: Offset::new(3), ..backup };
-    let asked = Asked::Consistency { first: First::Said(forged), second: None };
+    let asked = ProofRequest::Consistency { first: First::Said(forged), second: None };
     let error = prover.answer(asked).unwrap_err();
     assert!(error.to_string().contains("signature"), "{error}");
 }
@@ -306,7 +306,7 @@ fn a_checkpoint_that_contradicts_the_records_is_found() {
     }
     // The leaves are the headers, and so is what a checkpoint is made of.
     let header = codec::encode_header(&records[0].header).unwrap();
-    let proof = cabin.prove(Asked::Inclusion { offset: Offset::new(1), payload: false });
+    let proof = cabin.prove(ProofRequest::Inclusion { offset: Offset::new(1), payload: false });
     let hex: String = header.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(proof["header"], hex);
 }

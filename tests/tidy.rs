@@ -585,7 +585,9 @@ fn nothing_below_the_edge_knows_http() {
     for wrong in ["use http::StatusCode;", "fn f() -> warp::Reply {}", "use hyper::{Body};"] {
         assert_eq!(with_names(&planted("src/ops/x.rs", wrong), &HTTP, &[]).len(), 1, "{wrong}");
     }
-    for right in ["fn http() {}", "// http::Request", "use logcabin_outside::outbound::Ask;"] {
+    for right in
+        ["fn http() {}", "// http::Request", "use logcabin_outside::outbound::OutboundRequest;"]
+    {
         assert!(with_names(&planted("src/ops/x.rs", right), &HTTP, &[]).is_empty(), "{right}");
     }
 }

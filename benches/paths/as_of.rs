@@ -9,7 +9,7 @@ use std::{
 use criterion::Criterion;
 use futures_util::future::join_all;
 use logcabin::{
-    proof::{Asked, Prover, checkpoint},
+    proof::{ProofRequest, Prover, checkpoint},
     record::{Offset, Origin},
     state::Room,
 };
@@ -95,7 +95,7 @@ pub(crate) fn benches(criterion: &mut Criterion) {
         let (state, log) = (past.server.engine.state(), past.server.engine.log());
         let server = state.server().expect("an identity");
         bencher.iter(|| {
-            let asked = Asked::Inclusion { offset: past.moment(), payload: false };
+            let asked = ProofRequest::Inclusion { offset: past.moment(), payload: false };
             Prover::new(&state.tree, &**log, &server).answer(asked).expect("a proof")
         });
     });

@@ -2,23 +2,23 @@
 //! is done with them, and the answers of other homeservers and services, from the first byte until
 //! what was made of them is dropped.
 //!
-//! Anyone may send half a body and wait. So each body has a [`Payer`], memory is reserved as bytes
-//! arrive and not when a length is announced, and three bounds hold at any time: on the payer, on
-//! all unknown payers of the same kind, and on the pool. There is one pool for requests and one for
+//! Anyone may send half a body and wait. So each body has a [`Principal`], memory is reserved as bytes
+//! arrive and not when a length is announced, and three bounds hold at any time: on the principal, on
+//! all unknown principals of the same kind, and on the pool. There is one pool for requests and one for
 //! answers ([`Shares`]), so that no request waits for an answer that waits for requests.
 //!
 //! When a bound is reached, the body that asks for more waits (its sender is not read from
-//! meanwhile), and others make room ([`ledger`]): slow ones, and after a second those that are
+//! meanwhile), and others make room ([`usage`]): slow ones, and after a second those that are
 //! larger or older than it. The alternative, a minimum rate that rises as memory runs out, would
 //! have to guess how fast an honest client is, and would drop every slow one where dropping one is
 //! enough. A dropped body is answered with 429.
 //!
 //! Small bodies do not come here: see [`limits::SMALL_BODY_BYTES`].
 
-mod ledger;
+mod large_answers;
 #[cfg(test)]
 mod tests;
-mod turns;
+mod usage;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -31,18 +31,18 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-pub use self::turns::Urgency;
+pub use self::large_answers::Urgency;
 use self::{
-    ledger::{Bound, Ledger},
-    turns::{Turn, Turns},
+    large_answers::{LargeAnswerLimit, LargeAnswerPermit},
+    usage::{ReachedBound, UsageTable},
 };
 use crate::limits;
 
 /// Whose account a body is charged to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Payer {
+pub enum Principal {
     /// A client address: all that is known of a request before its access token or signature is
-    /// checked. The address is a [`household`](crate::rate::household).
+    /// checked. The address is a [`network_prefix`](crate::rate::network_prefix).
     Address(IpAddr),
     /// A user of this homeserver.
     User(OwnedUserId),
@@ -86,23 +86,23 @@ pub enum Full {
 }
 
 #[derive(Debug)]
-pub struct Bodies {
+pub struct BodyBudget {
     shares: Shares,
-    ledger: Mutex<Ledger>,
-    turns: Turns,
+    usage: Mutex<UsageTable>,
+    turns: LargeAnswerLimit,
 }
 
-impl Bodies {
+impl BodyBudget {
     pub fn new(shares: Shares) -> Arc<Self> {
-        let turns = Turns::new(shares.large_answers);
-        Arc::new(Self { shares, ledger: Mutex::default(), turns })
+        let turns = LargeAnswerLimit::new(shares.large_answers);
+        Arc::new(Self { shares, usage: Mutex::default(), turns })
     }
 
     /// A body that begins to arrive. Each of its bytes counts as `weight` bytes, which include what
     /// will be made of it.
-    pub fn begin(self: &Arc<Self>, payer: Payer, weight: u64) -> Body {
+    pub fn begin(self: &Arc<Self>, principal: Principal, weight: u64) -> Body {
         let (drop, dropped) = watch::channel(false);
-        let id = self.ledger.lock().begin(payer, drop, Instant::now());
+        let id = self.usage.lock().begin(principal, drop, Instant::now());
         let urgency = Urgency::Caused;
         Body { bodies: Arc::clone(self), id, weight, reserved: 0, dropped, urgency, turn: None }
     }
@@ -110,20 +110,20 @@ impl Bodies {
     /// The bytes held for requests, and for answers.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (u64, u64) {
-        self.ledger.lock().held()
+        self.usage.lock().held()
     }
 }
 
-/// A body that is charged to its payer until this is dropped.
+/// A body that is charged to its principal until this is dropped.
 #[derive(Debug)]
 pub struct Body {
-    bodies: Arc<Bodies>,
+    bodies: Arc<BodyBudget>,
     id: u64,
     weight: u64,
     reserved: u64,
     dropped: watch::Receiver<bool>,
     urgency: Urgency,
-    turn: Option<Turn>,
+    turn: Option<LargeAnswerPermit>,
 }
 
 impl Body {
@@ -158,7 +158,7 @@ impl Body {
                     self.reserved = to;
                     return Ok(());
                 }
-                Err(Bound::Waiting) => return Err(Full::NoRoom),
+                Err(ReachedBound::Waiting) => return Err(Full::NoRoom),
                 Err(bound) if self.may_borrow(bound) => self.take_turn(until).await?,
                 Err(_) if now >= until => return Err(Full::NoRoom),
                 Err(_) => {
@@ -173,38 +173,38 @@ impl Body {
     }
 
     /// Reserves memory, or makes others give some up.
-    fn reserve(&self, to: u64, waited: Duration, now: Instant) -> Result<(), Bound> {
+    fn reserve(&self, to: u64, waited: Duration, now: Instant) -> Result<(), ReachedBound> {
         let (shares, has_turn) = (&self.bodies.shares, self.turn.is_some());
-        let mut ledger = self.bodies.ledger.lock();
-        let reserved = ledger.reserve(shares, self.id, to, has_turn, now);
+        let mut usage = self.bodies.usage.lock();
+        let reserved = usage.reserve(shares, self.id, to, has_turn, now);
         if let Err(bound) = reserved {
-            ledger.waits(self.id, to, now)?;
+            usage.waits(self.id, to, now)?;
             if !self.may_borrow(bound) {
-                ledger.make_room(shares, self.id, to, bound, waited, now);
+                usage.make_room(shares, self.id, to, bound, waited, now);
             }
         }
         reserved
     }
 
     /// Whether the bound is the share of the server that was asked. Answers above it take turns.
-    fn may_borrow(&self, bound: Bound) -> bool {
-        bound == Bound::OfAnswers && self.turn.is_none()
+    fn may_borrow(&self, bound: ReachedBound) -> bool {
+        bound == ReachedBound::OfAnswers && self.turn.is_none()
     }
 
     async fn take_turn(&mut self, until: Instant) -> Result<(), Full> {
         let (bodies, id, urgency) = (Arc::clone(&self.bodies), self.id, self.urgency.clone());
-        let payer = bodies.ledger.lock().payer(id);
+        let principal = bodies.usage.lock().principal(id);
         let ask = || {
-            bodies.ledger.lock().hurry(Instant::now());
+            bodies.usage.lock().hurry(Instant::now());
         };
         let turn = tokio::select! {
             () = dropped(&mut self.dropped) => return Err(Full::Dropped),
             () = sleep_until(until) => return Err(Full::NoRoom),
-            turn = bodies.turns.take(payer, urgency, ask) => turn,
+            turn = bodies.turns.take(principal, urgency, ask) => turn,
         };
-        let mut ledger = bodies.ledger.lock();
-        ledger.has_turn(id, self.urgency == Urgency::Caused, Instant::now());
-        drop(ledger);
+        let mut usage = bodies.usage.lock();
+        usage.has_turn(id, self.urgency == Urgency::Caused, Instant::now());
+        drop(usage);
         self.turn = Some(turn);
         Ok(())
     }
@@ -214,19 +214,19 @@ impl Body {
         self.turn.is_some()
     }
 
-    /// Charges it to another payer, once its sender is known.
+    /// Charges it to another principal, once its sender is known.
     ///
     /// # Errors
     /// When that account is full.
-    pub fn becomes(&mut self, payer: Payer) -> Result<(), Full> {
-        let moved = self.bodies.ledger.lock().move_to(&self.bodies.shares, self.id, payer);
+    pub fn becomes(&mut self, principal: Principal) -> Result<(), Full> {
+        let moved = self.bodies.usage.lock().move_to(&self.bodies.shares, self.id, principal);
         moved.map_err(|_| Full::NoRoom)
     }
 
     /// Notes that all of it has arrived. If it `may_be_dropped`, that happens only after it was
     /// held for long, and its holder must await [`Body::watch`].
     pub fn arrived(&self, may_be_dropped: bool) {
-        self.bodies.ledger.lock().arrived(self.id, may_be_dropped, Instant::now());
+        self.bodies.usage.lock().arrived(self.id, may_be_dropped, Instant::now());
     }
 
     /// Resolves when the body has to make room.
@@ -235,9 +235,9 @@ impl Body {
         async move { dropped(&mut receiver).await }
     }
 
-    /// Its bytes, which stay charged to the payer as long as any part of them is kept.
+    /// Its bytes, which stay charged to the principal as long as any part of them is kept.
     pub fn keep(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Kept { bytes, _body: self })
+        Bytes::from_owner(ReservedBytes { bytes, _body: self })
     }
 }
 
@@ -261,17 +261,17 @@ async fn dropped(receiver: &mut watch::Receiver<bool>) {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        self.bodies.ledger.lock().end(self.id);
+        self.bodies.usage.lock().end(self.id);
     }
 }
 
-/// Bytes that are charged to a payer.
-struct Kept {
+/// Bytes that are charged to a principal.
+struct ReservedBytes {
     bytes: Bytes,
     _body: Body,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -279,13 +279,13 @@ impl AsRef<[u8]> for Kept {
 
 /// The deadline of a transfer that must bring a minimum of bytes in each stride of time.
 #[derive(Clone, Copy, Debug)]
-pub struct Strides {
+pub struct ArrivalDeadline {
     /// When the current stride began, and how much was there then.
     began: Instant,
     from: usize,
 }
 
-impl Strides {
+impl ArrivalDeadline {
     pub fn begin() -> Self {
         Self { began: Instant::now(), from: 0 }
     }

@@ -90,7 +90,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
     }
 
     /// Waits for the turn of `caller`, for work that is done on another thread.
-    pub async fn place(&self, caller: &K, exempt: bool) -> Result<Place, Busy> {
+    pub async fn place(&self, caller: &K, exempt: bool) -> Result<WorkPermit, Busy> {
         let caller = self.caller(caller);
         let _request = Request::of(&caller)?;
         let full_at = Arc::clone(&caller.full_at).lock_owned().await;
@@ -107,7 +107,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
         let permit = Arc::clone(&self.at_once).acquire_owned().await;
         // The semaphore is never closed.
         let closed = |_| Busy { retry_after: Duration::from_secs(1) };
-        Ok(Place { full_at, share, _permit: permit.map_err(closed)? })
+        Ok(WorkPermit { full_at, share, _permit: permit.map_err(closed)? })
     }
 
     fn caller(&self, key: &K) -> Arc<Caller> {
@@ -137,13 +137,13 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
 
 /// A caller's turn.
 #[derive(Debug)]
-pub struct Place {
+pub struct WorkPermit {
     full_at: OwnedMutexGuard<Instant>,
     share: Option<Share>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl WorkPermit {
     /// Does the work, on this thread. Blocks.
     pub fn work<T>(mut self, work: impl FnOnce() -> T) -> T {
         let (made, took) = timed(work);

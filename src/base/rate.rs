@@ -237,7 +237,7 @@ impl Sweep {
 }
 
 /// The network that stands for `address`: an IPv6 provider gives each customer a whole /64.
-pub fn household(address: IpAddr) -> IpAddr {
+pub fn network_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();
@@ -322,9 +322,9 @@ mod tests {
         let one: IpAddr = "2001:db8:1:2::1".parse().unwrap();
         let other: IpAddr = "2001:db8:1:2:ffff::9".parse().unwrap();
         let elsewhere: IpAddr = "2001:db8:1:3::1".parse().unwrap();
-        assert_eq!(household(one), household(other));
-        assert_ne!(household(one), household(elsewhere));
+        assert_eq!(network_prefix(one), network_prefix(other));
+        assert_ne!(network_prefix(one), network_prefix(elsewhere));
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        assert_eq!(household(mapped), IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(network_prefix(mapped), IpAddr::from([10, 0, 0, 1]));
     }
 }

@@ -56,7 +56,7 @@ pub fn trace_of(request: &str) -> Option<&str> {
 pub struct Traces {
     processor: Box<dyn SpanProcessor>,
     scope: InstrumentationScope,
-    chosen: Choice,
+    chosen: Sampler,
 }
 
 /// A request that is traced.
@@ -76,7 +76,7 @@ pub struct Begun {
 
 /// Which requests are traced.
 #[derive(Debug)]
-struct Choice {
+struct Sampler {
     /// In percent of the requests that make no sampling decision of their own.
     percent: u64,
     per_second: u64,
@@ -85,7 +85,7 @@ struct Choice {
     chosen: AtomicU64,
 }
 
-impl Choice {
+impl Sampler {
     fn choose(&self, wish: Option<bool>) -> bool {
         let wanted = wish.unwrap_or_else(|| {
             let before = self.seen.fetch_add(1, Ordering::Relaxed) % 100;
@@ -115,7 +115,7 @@ impl Traces {
             scope: InstrumentationScope::builder("logcabin")
                 .with_version(env!("CARGO_PKG_VERSION"))
                 .build(),
-            chosen: Choice {
+            chosen: Sampler {
                 percent: percent.into(),
                 per_second: per_second.into(),
                 seen: AtomicU64::new(0),

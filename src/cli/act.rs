@@ -10,11 +10,11 @@ use logcabin_ops::{
     admin::{
         act::{Act, Order, Outcome},
         actor,
-        office::ActError,
+        context::ActError,
         offline,
         work::ListWork,
     },
-    history::look::clean,
+    history::terminal::clean,
     socket::{Client, SocketError, socket_path},
 };
 

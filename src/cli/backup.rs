@@ -7,11 +7,11 @@ use serde_json::json;
 use super::{act, columns};
 use logcabin_ops::{
     admin::snapshots::{BackupRow, Backups, ListBackups, NoteBackup},
-    backup::{self, Checked, Options, Taken},
+    backup::{self, BackupCheck, NewBackup, Options},
     history::{
-        look::{bytes, clean, grouped},
         moment::Time,
         progress::Progress,
+        terminal::{bytes, clean, grouped},
     },
     source::Source,
 };
@@ -81,7 +81,7 @@ impl Backup {
 
     /// Records the backup in the log. It is valid without that, but then erasures cannot report
     /// that it still contains the content.
-    fn note(&self, destination: &str, taken: &Taken) {
+    fn note(&self, destination: &str, taken: &NewBackup) {
         let made = |removed: &[BackupMoment]| BackupMade {
             destination: destination.to_owned(),
             moment: taken.manifest.moment(),
@@ -103,8 +103,8 @@ impl Backup {
         }
     }
 
-    fn text(&self, taken: &Taken) -> String {
-        let Taken { manifest, copied_records, copied_bytes, copied_files, .. } = taken;
+    fn text(&self, taken: &NewBackup) -> String {
+        let NewBackup { manifest, copied_records, copied_bytes, copied_files, .. } = taken;
         let mut text = format!(
             "Backed up {} records and {} uploaded files in {}, up to record {} of {}.\n\
              Copied {} records ({}) and {} files ({}); the rest was already there.\n",
@@ -203,13 +203,13 @@ impl VerifyBackup {
         Ok(if checked.intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn check(&self) -> Result<Checked, Box<dyn std::error::Error + Send + Sync>> {
+    fn check(&self) -> Result<BackupCheck, Box<dyn std::error::Error + Send + Sync>> {
         let of = self.of.as_deref().map(Source::open).transpose()?;
         Ok(backup::check(&self.dest, self.offset.map(Offset::new), of.as_ref(), |_| {})?)
     }
 }
 
-fn text(checked: &Checked) -> String {
+fn text(checked: &BackupCheck) -> String {
     let mut text = String::new();
     for moment in &checked.moments {
         match &moment.moment {

@@ -6,10 +6,10 @@ use super::{act::Common, columns};
 use logcabin_base::clock::Clock;
 use logcabin_cluster::Status;
 #[cfg(feature = "nats")]
-use logcabin_ops::cluster::{self, Moved};
+use logcabin_ops::cluster::{self, MovedLog};
 use logcabin_ops::{
     admin::cluster::ClusterStatus,
-    history::look::{bytes, duration, grouped},
+    history::terminal::{bytes, duration, grouped},
 };
 
 /// Show the nodes of a cluster, and make this server one of them
@@ -42,7 +42,7 @@ struct Ask {
 /// The data directory of a node, and the NATS servers of its cluster.
 #[cfg(feature = "nats")]
 #[derive(Debug, clap::Args)]
-struct Place {
+struct NodeLocation {
     #[command(flatten)]
     at: super::DataDir,
 
@@ -52,7 +52,7 @@ struct Place {
 }
 
 #[cfg(feature = "nats")]
-impl Place {
+impl NodeLocation {
     fn load(&self) -> Result<logcabin_config::Config, logcabin_config::ConfigError> {
         self.at.load_with(self.log.clone())
     }
@@ -67,7 +67,7 @@ impl Place {
 #[derive(Debug, clap::Args)]
 struct MoveIn {
     #[command(flatten)]
-    place: Place,
+    place: NodeLocation,
 }
 
 /// Build the log of a new node without starting the node
@@ -78,7 +78,7 @@ struct MoveIn {
 #[derive(Debug, clap::Args)]
 struct Join {
     #[command(flatten)]
-    place: Place,
+    place: NodeLocation,
 
     /// A directory of backups, an archive, or the data directory of another node on this machine
     #[arg(long, value_name = "SOURCE")]
@@ -93,7 +93,7 @@ struct Join {
 #[derive(Debug, clap::Args)]
 struct MoveOut {
     #[command(flatten)]
-    place: Place,
+    place: NodeLocation,
 }
 
 #[cfg(feature = "nats")]
@@ -107,7 +107,7 @@ fn block_on<T>(
 #[cfg(feature = "nats")]
 impl MoveIn {
     fn run(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-        let Moved { last, files } = block_on(cluster::move_in(&self.place.load()?))?;
+        let MovedLog { last, files } = block_on(cluster::move_in(&self.place.load()?))?;
         Ok(format!(
             "The cluster begins with {} records and {} uploaded files. Start this node with `--log`.\n",
             grouped(last.get()),
@@ -121,7 +121,7 @@ impl Join {
     fn run(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
         let began = std::time::Instant::now();
         let config = self.place.load()?;
-        let Moved { last, .. } =
+        let MovedLog { last, .. } =
             block_on(cluster::join(&config.log, &config.server, self.from.as_deref()))?;
         Ok(format!(
             "The node has all {} records, after {:.1} s. Start it with `--log`.\n",
@@ -134,7 +134,7 @@ impl Join {
 #[cfg(feature = "nats")]
 impl MoveOut {
     fn run(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-        let Moved { last, files } = block_on(cluster::move_out(&self.place.load()?))?;
+        let MovedLog { last, files } = block_on(cluster::move_out(&self.place.load()?))?;
         Ok(format!(
             "The log, of {} records, is now embedded; {} uploaded files were fetched. Start the \
              server without `--log`.\n",

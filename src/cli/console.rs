@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::act::Common;
 use logcabin_ops::{
     admin::console::MakeConsoleLink,
-    history::{look::clean, moment::Time},
+    history::{moment::Time, terminal::clean},
 };
 
 /// Print a link that logs an administrator in to the console, once

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use logcabin_ops::history::{Look, Output, Question, Source, run};
+use logcabin_ops::history::{Layout, Output, Question, Source, run};
 
 /// Show what uses how much space: by kind, room, user and day, in memory and on disk
 ///
@@ -25,7 +25,7 @@ impl Du {
         let mut out = if self.json {
             Output::for_programs(&mut text)
         } else {
-            Output::for_people(&mut text, Look::of_stdout())
+            Output::for_people(&mut text, Layout::of_stdout())
         };
         run(&source, &Question::Usage, &mut out)?;
         super::print(&String::from_utf8_lossy(&text))?;

@@ -8,13 +8,13 @@ use super::{
 };
 use logcabin_ops::{
     admin::{
-        erasures::{ListErasures, Receipt, ReceiptRow, ShowErasure},
+        erasures::{ErasureReceipt, ListErasures, ReceiptRow, ShowErasure},
         rooms::{self, RoomPurged},
         users::{self, UserErased},
     },
     history::{
-        look::{bytes, clean, grouped},
         moment::Time,
+        terminal::{bytes, clean, grouped},
     },
 };
 use logcabin_record::Offset;
@@ -186,8 +186,9 @@ fn list(rows: &[ReceiptRow]) -> String {
     columns(&rows)
 }
 
-fn show(receipt: &Receipt) -> String {
-    let Receipt { because, time_ms, who, what, kinds, records, waiting, files, .. } = receipt;
+fn show(receipt: &ErasureReceipt) -> String {
+    let ErasureReceipt { because, time_ms, who, what, kinds, records, waiting, files, .. } =
+        receipt;
     let mut text = clean(&format!("{who} {what}"));
     let _ = writeln!(text, "\nrecord {because}, {}", Time(*time_ms));
     for (kind, count) in kinds {

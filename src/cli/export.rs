@@ -3,8 +3,8 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use logcabin_ops::{
-    export::{self, FILE_BYTES, Holds, Manifest},
-    history::look::{bytes, grouped},
+    export::{self, ExportScope, FILE_BYTES, Manifest},
+    history::terminal::{bytes, grouped},
 };
 
 /// Export a server, or one user, as JSON lines and files
@@ -60,7 +60,7 @@ impl Export {
     fn text(&self, manifest: &Manifest) -> String {
         let size = manifest.files.iter().map(|file| file.bytes).sum();
         let what = match (&manifest.holds, &manifest.user_id) {
-            (Holds::User, Some(user_id)) => user_id.to_string(),
+            (ExportScope::User, Some(user_id)) => user_id.to_string(),
             _ => manifest.server_name.clone(),
         };
         let mut text = format!(
@@ -74,7 +74,7 @@ impl Export {
             text += &format!("Digest   {digest}\n");
         }
         text += &format!("Signed   {} {}\n", manifest.key_id, manifest.public_key);
-        if manifest.running && manifest.holds == Holds::Server {
+        if manifest.running && manifest.holds == ExportScope::Server {
             text += "The server was running: later records are missing. To move a server, stop it \
                      first.\n";
         }

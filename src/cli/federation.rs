@@ -11,14 +11,14 @@ use logcabin_ops::{
     admin::federation::{
         DestinationDetails, DestinationReset, DestinationRetried, DestinationRow, Destinations,
         KeyReplaced, ListDestinations, ListRefusedEvents, NewKey, RefusedEvents, ResetDestination,
-        RetryDestination, ShowDestination, Waiting,
+        RetryDestination, ShowDestination, WaitingEvents,
     },
     history::{
-        look::{clean, duration, grouped},
         moment::Time,
+        terminal::{clean, duration, grouped},
     },
 };
-use logcabin_record::command::{AsideItem, Failing};
+use logcabin_record::command::{Failing, SetAsideItem};
 
 /// Manage federation with other homeservers
 #[derive(Debug, clap::Args)]
@@ -174,7 +174,7 @@ fn list(all: &Destinations, now_ms: u64) -> String {
     )
 }
 
-fn waiting(waiting: &Waiting) -> String {
+fn waiting(waiting: &WaitingEvents) -> String {
     let more = if waiting.and_more { "+" } else { "" };
     format!("{}{more}", grouped(waiting.events as u64))
 }
@@ -249,9 +249,9 @@ fn one(of: &DestinationDetails, now_ms: u64) -> String {
 }
 
 /// What was set aside, newest first.
-fn aside(items: &[AsideItem]) -> Vec<[String; 4]> {
+fn aside(items: &[SetAsideItem]) -> Vec<[String; 4]> {
     let heading = ["SET ASIDE", "RECORD", "ITEM", "WHY"].map(str::to_owned);
-    let row = |of: &AsideItem| {
+    let row = |of: &SetAsideItem| {
         [
             Time(of.at_ms).to_second() + "Z",
             of.record.map_or_else(|| "–".to_owned(), |record| record.to_string()),
@@ -294,7 +294,12 @@ mod tests {
             server_name: name.try_into().unwrap(),
             rooms: 2,
             up_to: Offset::new(1_000),
-            waiting: Waiting { events: 3, and_more: false, records: 77, since_ms: Some(1_000) },
+            waiting: WaitingEvents {
+                events: 3,
+                and_more: false,
+                records: 77,
+                since_ms: Some(1_000),
+            },
             failing,
             set_aside: 0,
             is_denied: false,

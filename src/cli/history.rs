@@ -10,8 +10,8 @@ use std::{
 use clap::{Args, Subcommand};
 
 use logcabin_ops::history::{
-    HistoryError, Look, Moment, Only, Output, Question, Source, What,
-    audit::{Asked, AuditOptions},
+    HistoryError, Layout, Moment, Output, Question, Source, TailFilter, Target,
+    audit::{AuditOptions, SyncParameters},
     diff::Scope,
     run,
     select::Kinds,
@@ -73,7 +73,7 @@ struct At {
 }
 
 impl At {
-    fn of(self, what: What) -> Question {
+    fn of(self, what: Target) -> Question {
         Question::AsOf { what, at: self.at }
     }
 }
@@ -259,23 +259,23 @@ impl Command {
     fn into_question(self) -> Result<(String, Question), HistoryError> {
         Ok(match self {
             Self::Tail { source, n, follow: _, no_follow, room, user, kind } => {
-                let only = Box::new(Only { room, user, kinds: kind });
+                let only = Box::new(TailFilter { room, user, kinds: kind });
                 (source, Question::Tail { last: Some(n), follow: !no_follow, only })
             }
             Self::Show { source, offset } => (source, Question::Show(Offset::new(offset))),
-            Self::Rooms { source, at } => (source, at.of(What::Rooms)),
-            Self::Room { source, room, n, at } => (source, at.of(What::Room { room, last: n })),
-            Self::State { source, room, at } => (source, at.of(What::State { room })),
-            Self::Members { source, room, at } => (source, at.of(What::Members { room })),
-            Self::Users { source, at } => (source, at.of(What::Users)),
-            Self::User { source, user, at } => (source, at.of(What::User { user })),
-            Self::Devices { source, user, at } => (source, at.of(What::Devices { user })),
-            Self::Aliases { source, room, at } => (source, at.of(What::Aliases { room })),
-            Self::Pushers { source, user, at } => (source, at.of(What::Pushers { user })),
-            Self::Media { source, user, at } => (source, at.of(What::Media { user })),
-            Self::RegistrationTokens { source, at } => (source, at.of(What::RegistrationTokens)),
-            Self::Reports { source, at } => (source, at.of(What::Reports)),
-            Self::Stats { source, at } => (source, at.of(What::Stats)),
+            Self::Rooms { source, at } => (source, at.of(Target::Rooms)),
+            Self::Room { source, room, n, at } => (source, at.of(Target::Room { room, last: n })),
+            Self::State { source, room, at } => (source, at.of(Target::State { room })),
+            Self::Members { source, room, at } => (source, at.of(Target::Members { room })),
+            Self::Users { source, at } => (source, at.of(Target::Users)),
+            Self::User { source, user, at } => (source, at.of(Target::User { user })),
+            Self::Devices { source, user, at } => (source, at.of(Target::Devices { user })),
+            Self::Aliases { source, room, at } => (source, at.of(Target::Aliases { room })),
+            Self::Pushers { source, user, at } => (source, at.of(Target::Pushers { user })),
+            Self::Media { source, user, at } => (source, at.of(Target::Media { user })),
+            Self::RegistrationTokens { source, at } => (source, at.of(Target::RegistrationTokens)),
+            Self::Reports { source, at } => (source, at.of(Target::Reports)),
+            Self::Stats { source, at } => (source, at.of(Target::Stats)),
             Self::Diff { source, a, b, room, user } => {
                 let of = match (room, user) {
                     (Some(room), _) => Scope::Room(room),
@@ -301,7 +301,7 @@ impl Command {
                 include_leave,
             } => {
                 let answer = answer.map(read_json).transpose()?;
-                let asked = Asked {
+                let asked = SyncParameters {
                     since: since.map(|token| token.offset),
                     to: Offset::ZERO,
                     full_state,
@@ -350,7 +350,7 @@ fn answer(json: bool, command: Command) -> Result<bool, HistoryError> {
     let mut out = if json {
         Output::for_programs(&mut stdout)
     } else {
-        Output::for_people(&mut stdout, Look::of_stdout())
+        Output::for_people(&mut stdout, Layout::of_stdout())
     };
     run(&source, &question, &mut out)
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use logcabin_ops::{
     export::{self, Imported},
-    history::look::grouped,
+    history::terminal::grouped,
 };
 
 /// Create a data directory from an export

@@ -7,7 +7,7 @@ use logcabin_log::store::has_log;
 use logcabin_ops::{
     admin::users,
     export::{self, ImportedUser},
-    history::look::{clean, grouped},
+    history::terminal::{clean, grouped},
 };
 
 /// Create an account from the export of a user

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use rustix::fs::Mode;
 
 use logcabin_config::{Config, ConfigError, Effective, Override};
-use logcabin_ops::history::look::width;
+use logcabin_ops::history::terminal::width;
 
 mod act;
 mod backup;

@@ -12,7 +12,7 @@ use logcabin_ops::{
         DeleteMedia, ListMedia, MediaDeleted, MediaOf, MediaStatistics, MediaSummary, MediaUsage,
         ProtectMedia, Protected, PurgeRemoteMedia, QuarantineMedia, Quarantined, RemoteMediaPurged,
     },
-    history::{look::clean, moment::Time},
+    history::{moment::Time, terminal::clean},
 };
 
 /// Manage uploaded files: list, quarantine, delete

@@ -8,10 +8,10 @@ use logcabin_log::archive::ArchiveReader;
 use logcabin_ops::{
     admin::proofs::{self, CheckpointRow, Checkpoints, ListCheckpoints},
     history::{
-        look::{clean, grouped},
         moment::Time,
+        terminal::{clean, grouped},
     },
-    proof::{Asked, First},
+    proof::{First, ProofRequest},
 };
 use logcabin_record::{Command, Offset, command::LogCheckpoint};
 
@@ -88,7 +88,7 @@ fn list(all: &Checkpoints) -> String {
 impl Prove {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let Self { offset, payload, common } = self;
-        show(&common, Asked::Inclusion { offset: Offset::new(offset), payload })
+        show(&common, ProofRequest::Inclusion { offset: Offset::new(offset), payload })
     }
 }
 
@@ -99,11 +99,11 @@ impl ProveConsistency {
             Err(_) => First::Said(last_in(Path::new(&self.first))?),
         };
         let second = self.second.map(Offset::new);
-        show(&self.common, Asked::Consistency { first, second })
+        show(&self.common, ProofRequest::Consistency { first, second })
     }
 }
 
-fn show(common: &Common, asked: Asked) -> Result<ExitCode, Failure> {
+fn show(common: &Common, asked: ProofRequest) -> Result<ExitCode, Failure> {
     let proof = common.perform(proofs::Prove(asked))?;
     super::print(&(common.to_json(&proof)? + "\n"))?;
     Ok(ExitCode::SUCCESS)

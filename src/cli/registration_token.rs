@@ -12,8 +12,8 @@ use logcabin_ops::{
         TokenDeleted, TokenSummary, TokenUpdated, UpdateRegistrationToken,
     },
     history::{
-        look::clean,
         moment::{Moment, Time, duration_ms},
+        terminal::clean,
     },
 };
 use logcabin_record::command::Secret;

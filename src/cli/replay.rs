@@ -7,9 +7,9 @@ use serde::Serialize;
 use logcabin_engine as engine;
 use logcabin_ops::{
     history::{
-        look::{bytes, grouped},
         progress::Progress,
         query::Counts,
+        terminal::{bytes, grouped},
     },
     source::Source,
 };

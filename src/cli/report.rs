@@ -7,7 +7,7 @@ use logcabin_ops::{
     admin::reports::{
         ListReports, RemoveReport, ReportDetails, ReportRemoved, ReportSummary, Reports, ShowReport,
     },
-    history::{look::clean, moment::Time},
+    history::{moment::Time, terminal::clean},
 };
 use logcabin_record::Offset;
 

@@ -4,10 +4,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use logcabin_ops::{
     history::{
-        look::grouped,
         moment::{Moment, Time},
+        terminal::grouped,
     },
-    restore::{self, From, Request, Restored},
+    restore::{self, Request, RestoreSource, Restored},
 };
 
 /// Restore a data directory from a backup, an archive or another log, up to any moment
@@ -52,7 +52,7 @@ impl Restore {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         let config = self.at.load()?;
         let request = Request {
-            from: self.from.clone().map_or(From::InPlace, From::Place),
+            from: self.from.clone().map_or(RestoreSource::InPlace, RestoreSource::Path),
             to: self.to,
             archive_dir: config.archive_dir(),
             data_dir: config.server.data_dir,

@@ -10,10 +10,10 @@ use super::{
 use logcabin_ops::{
     admin::rooms::{
         BlockRoom, Blocked, Empowered, JoinRoom, Joined, ListRooms, MakeRoomAdmin, NewRoom,
-        RoomDetails, RoomOrder, RoomSummary, Rooms, RoomsWanted, ShowRoom, ShutDownRoom,
+        RoomDetails, RoomOrder, RoomSearch, RoomSummary, Rooms, ShowRoom, ShutDownRoom,
         ShutdownStatus, UpgradeRoom, Upgraded,
     },
-    history::look::clean,
+    history::terminal::clean,
 };
 
 /// Manage rooms
@@ -202,12 +202,12 @@ impl Room {
 impl List {
     fn run(self) -> Result<ExitCode, Failure> {
         let Self { search, public, empty, order, reverse, limit, common } = self;
-        let wanted = RoomsWanted { search, public, empty, order, reverse, from: 0, limit };
+        let wanted = RoomSearch { search, public, empty, order, reverse, from: 0, limit };
         let (mut all, mut of) = (Vec::new(), 0);
         loop {
             let from = all.len();
             let left = limit.map(|limit| limit.saturating_sub(from));
-            let wanted = RoomsWanted { from, limit: left, ..wanted.clone() };
+            let wanted = RoomSearch { from, limit: left, ..wanted.clone() };
             let Rooms { rooms, total } = common.perform(ListRooms { wanted })?;
             of = total.max(of);
             let is_last = rooms.is_empty();

@@ -6,12 +6,12 @@ use super::{act::Common, columns};
 use logcabin_ops::{
     admin::snapshots::{CompareSnapshots, ListSnapshots, SnapshotStatus, Snapshots, WriteSnapshot},
     history::{
-        look::{bytes, clean, grouped},
         moment::Time,
+        terminal::{bytes, clean, grouped},
     },
 };
 use logcabin_record::Offset;
-use logcabin_snapshot::{self as snapshot, Difference, Fault, Holder, Kept};
+use logcabin_snapshot::{self as snapshot, Difference, Fault, FaultLocation, SnapshotFile};
 
 /// Write a snapshot of the state, or compare snapshots with the log
 ///
@@ -83,7 +83,7 @@ fn list(all: &Snapshots) -> String {
         return "no snapshot\n".to_owned();
     }
     let heading = ["UP TO RECORD", "WRITTEN", "SIZE", "VERSION"].map(str::to_owned);
-    let row = |kept: &Kept| {
+    let row = |kept: &SnapshotFile| {
         let version = kept.version.as_deref().map_or_else(|| "cannot be read".to_owned(), clean);
         let written = Time(kept.written_ms).to_second();
         [grouped(kept.offset.get()), written, bytes(kept.bytes), version]
@@ -111,9 +111,9 @@ fn compared(status: &snapshot::Status) -> String {
 
 fn fault_text(fault: &Fault) -> String {
     let (who, what) = match fault.held {
-        Holder::Snapshot => ("a snapshot", "it is removed"),
-        Holder::Server => ("the server", "it continues with the state rebuilt from the log"),
-        Holder::Stale => ("the server", "restart it"),
+        FaultLocation::Snapshot => ("a snapshot", "it is removed"),
+        FaultLocation::Server => ("the server", "it continues with the state rebuilt from the log"),
+        FaultLocation::Stale => ("the server", "restart it"),
     };
     let first = match &fault.first {
         None => String::new(),

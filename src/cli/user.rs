@@ -14,7 +14,7 @@ use logcabin_ops::{
         self, Changed, Created, Deactivated, Filter, ListUsers, LogOut, LoggedOut, SetStatus,
         ShowUser, UserDetails, UserSummary, Users,
     },
-    history::{look::clean, moment::Time},
+    history::{moment::Time, terminal::clean},
 };
 
 /// Manage accounts

@@ -8,7 +8,7 @@ use std::{
 use logcabin_log::store::{self, OpenError, RepairError, Repaired};
 use logcabin_ops::{
     history::{
-        HistoryError, Look, Report,
+        HistoryError, Layout, Report,
         check::{check_all, unopened},
         render_report,
     },
@@ -66,7 +66,7 @@ impl Verify {
         super::print(&if self.json {
             serde_json::to_string(&report)? + "\n"
         } else {
-            render_report(&report, &Look::of_stdout())
+            render_report(&report, &Layout::of_stdout())
         })?;
         Ok(if report.intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

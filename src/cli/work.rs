@@ -13,8 +13,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::{act::Common, columns};
 use logcabin_base::{clock::millis, progress::Progress};
 use logcabin_ops::{
-    admin::work::{ListWork, UnderWay},
-    history::look::{clean, duration, grouped},
+    admin::work::{ListWork, WorkList},
+    history::terminal::{clean, duration, grouped},
 };
 
 /// The time between two requests for the progress.
@@ -33,7 +33,7 @@ impl Work {
     }
 }
 
-fn text(all: &UnderWay) -> String {
+fn text(all: &WorkList) -> String {
     if all.work.is_empty() {
         return "There is no long-running work.\n".to_owned();
     }
@@ -110,7 +110,7 @@ mod tests {
             left_ms,
         };
         let work = vec![work("!a\u{202e}:b", Some(3_700_000)), work("", None)];
-        let shown = text(&UnderWay { work });
+        let shown = text(&WorkList { work });
         let lines: Vec<_> = shown.lines().map(str::trim_end).collect();
         assert_eq!(
             lines,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use toml::Value;
 
-use super::value::{Given, Setting};
+use super::value::{RawSetting, Setting};
 
 /// The address of a NATS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ impl Setting for NatsServer {
     const LISTED: &'static str =
         "a list, which may be empty, of addresses such as \"nats://10.0.0.1:4222\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let text = given.text()?.trim();
         // `--log nats://n1,n2,n3` gives the scheme once.
         let url = if text.contains("://") { text.to_owned() } else { format!("nats://{text}") };
@@ -50,7 +50,7 @@ fn is_name(text: &str) -> bool {
 impl Setting for StreamName {
     const ALLOWED: &'static str = "at most 64 letters, digits, \"-\" and \"_\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text().filter(|text| is_name(text)).map(|text| Self(text.to_owned()))
     }
 
@@ -71,7 +71,7 @@ pub enum NodeName {
 impl Setting for NodeName {
     const ALLOWED: &'static str = "\"auto\" or at most 64 letters, digits, \"-\", \"_\" and \".\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let text = given.text()?;
         if text == "auto" {
             return Some(Self::Auto);
@@ -99,7 +99,7 @@ pub enum MediaDir {
 impl Setting for MediaDir {
     const ALLOWED: &'static str = "\"auto\" or the path of a directory";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text()? {
             "" => None,
             "auto" => Some(Self::Auto),
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn servers_are_given_with_or_without_a_scheme() {
-        let read = |text| NatsServer::read(&Given::Text(text)).map(|server| server.0);
+        let read = |text| NatsServer::read(&RawSetting::Text(text)).map(|server| server.0);
         assert_eq!(read("n1").as_deref(), Some("nats://n1"));
         assert_eq!(read("tls://n1:4222").as_deref(), Some("tls://n1:4222"));
         for wrong in ["", "http://n1", "nats://", "nats://user:secret@n1"] {

@@ -1,6 +1,6 @@
 //! What is known of each setting, and the macro that makes it from the list.
 
-use super::{Config, ENV_PREFIX, value::Given};
+use super::{Config, ENV_PREFIX, value::RawSetting};
 
 /// One entry of the list.
 pub(super) struct Entry {
@@ -12,7 +12,7 @@ pub(super) struct Entry {
     pub(super) allowed: fn() -> String,
     pub(super) get: fn(&Config) -> toml::Value,
     /// `None` for values that are not allowed.
-    pub(super) set: fn(&mut Config, &Given<'_>) -> Option<()>,
+    pub(super) set: fn(&mut Config, &RawSetting<'_>) -> Option<()>,
 }
 
 impl Entry {

@@ -5,7 +5,7 @@ use toml::Value;
 
 use super::{
     Federation,
-    value::{Given, Setting},
+    value::{RawSetting, Setting},
 };
 use logcabin_base::glob::Glob;
 
@@ -32,7 +32,7 @@ impl Setting for ServerPattern {
     const LISTED: &'static str = "a list, which may be empty, of patterns of host names without \
                                   ports, such as \"*.example.org\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let text = given.text()?;
         let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"*?.-:[]".contains(&byte);
         (!text.is_empty() && text.len() <= 255 && text.bytes().all(fine))
@@ -61,7 +61,9 @@ mod tests {
     use crate::List;
 
     fn patterns(list: &[&str]) -> List<ServerPattern> {
-        List(list.iter().map(|text| ServerPattern::read(&Given::Text(text)).unwrap()).collect())
+        List(
+            list.iter().map(|text| ServerPattern::read(&RawSetting::Text(text)).unwrap()).collect(),
+        )
     }
 
     fn permits(allow: &[&str], deny: &[&str], server: &str) -> bool {
@@ -86,7 +88,7 @@ mod tests {
     #[test]
     fn a_pattern_is_of_names() {
         for bad in ["", "a b", "https://a", "a/b"] {
-            assert_eq!(ServerPattern::read(&Given::Text(bad)), None, "{bad}");
+            assert_eq!(ServerPattern::read(&RawSetting::Text(bad)), None, "{bad}");
         }
     }
 }

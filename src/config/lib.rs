@@ -33,7 +33,7 @@ pub use federation::ServerPattern;
 pub use list::*;
 use list::{SECTIONS, SETTINGS};
 pub use monitor::ListenAddress;
-use value::Given;
+use value::RawSetting;
 pub use value::{
     AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,
     IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity, MxcAddress,
@@ -49,7 +49,7 @@ const ENV_OTHER: [&str; 3] = ["LOGCABIN_CONFIG", "LOGCABIN_LOG", "LOGCABIN_LOG_F
 
 /// The source of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SettingSource {
     /// A line of the configuration file.
     File(PathBuf, usize),
     /// An environment variable.
@@ -58,7 +58,7 @@ pub enum Place {
     Flag(&'static str),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path, line) => write!(f, "{}:{line}", path.display()),
@@ -77,7 +77,7 @@ pub enum ConfigError {
     #[error("{place}: not valid TOML: {reason}")]
     Syntax {
         /// Where it is set.
-        place: Place,
+        place: SettingSource,
         /// The parser's message.
         reason: String,
     },
@@ -85,7 +85,7 @@ pub enum ConfigError {
     #[error("{place}: there is no setting `{key}`; {known}")]
     Unknown {
         /// Where it is set.
-        place: Place,
+        place: SettingSource,
         /// The given key.
         key: String,
         /// The existing keys.
@@ -95,7 +95,7 @@ pub enum ConfigError {
     #[error("{place}: `{key}` cannot be {value}: allowed is {allowed}")]
     Bad {
         /// Where it is set.
-        place: Place,
+        place: SettingSource,
         key: String,
         /// The given value.
         value: String,
@@ -120,7 +120,7 @@ pub struct Override {
 pub struct Effective {
     /// The values.
     pub config: Config,
-    places: BTreeMap<(&'static str, &'static str), Place>,
+    places: BTreeMap<(&'static str, &'static str), SettingSource>,
 }
 
 impl Effective {
@@ -142,8 +142,8 @@ impl Effective {
         }
         for flag in flags {
             let (section, name) = flag.key.split_once('.').unwrap_or_default();
-            let place = Place::Flag(flag.flag);
-            effective.set(section, name, &Given::Text(&flag.text), place)?;
+            let place = SettingSource::Flag(flag.flag);
+            effective.set(section, name, &RawSetting::Text(&flag.text), place)?;
         }
         Ok(effective)
     }
@@ -151,7 +151,7 @@ impl Effective {
     fn read_file(&mut self, path: &std::path::Path, text: &str) -> Result<(), ConfigError> {
         let at = |offset: usize| {
             let line = text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1;
-            Place::File(path.to_owned(), line)
+            SettingSource::File(path.to_owned(), line)
         };
         let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
             place: at(error.span().map_or(0, |span| span.start)),
@@ -168,7 +168,7 @@ impl Effective {
                 return Err(ConfigError::Unknown { place, key, known: known_sections() });
             }
             for (name, value) in content {
-                let given = Given::Toml(value.get_ref());
+                let given = RawSetting::Toml(value.get_ref());
                 self.set(section.get_ref(), name.get_ref(), &given, at(name.span().start))?;
             }
         }
@@ -184,17 +184,21 @@ impl Effective {
                 "`logcabin config` prints all settings; the variable of `server.bind`, for \
                          example, is LOGCABIN_SERVER_BIND"
                     .to_owned();
-            return Err(ConfigError::Unknown { place: Place::Env(name.clone()), key: name, known });
+            return Err(ConfigError::Unknown {
+                place: SettingSource::Env(name.clone()),
+                key: name,
+                known,
+            });
         };
-        self.set(setting.section, setting.name, &Given::Text(text), Place::Env(name))
+        self.set(setting.section, setting.name, &RawSetting::Text(text), SettingSource::Env(name))
     }
 
     fn set(
         &mut self,
         section: &str,
         name: &str,
-        given: &Given<'_>,
-        place: Place,
+        given: &RawSetting<'_>,
+        place: SettingSource,
     ) -> Result<(), ConfigError> {
         let setting =
             SETTINGS.iter().find(|setting| setting.section == section && setting.name == name);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use toml::Value;
 
-use super::value::{Given, Setting};
+use super::value::{RawSetting, Setting};
 
 /// One address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ impl Setting for ListenAddress {
     const ALLOWED: &'static str = "an address with a port, such as \"127.0.0.1:9108\"";
     const OPTIONAL: &'static str = "\"off\" or an address with a port, such as \"127.0.0.1:9108\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text()?.parse().ok().map(Self)
     }
 

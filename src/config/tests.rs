@@ -177,7 +177,7 @@ fn defaults_are_within_their_own_bounds() {
     for setting in SETTINGS {
         let text = (setting.get)(&Config::default()).to_string();
         let value = DeValue::parse(&text).unwrap();
-        let read = (setting.set)(&mut Config::default(), &Given::Toml(value.get_ref()));
+        let read = (setting.set)(&mut Config::default(), &RawSetting::Toml(value.get_ref()));
         assert!(read.is_some(), "{}.{}", setting.section, setting.name);
     }
 }

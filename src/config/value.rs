@@ -15,14 +15,14 @@ use toml::{Value, de::DeValue};
 pub use self::{account::*, address::*, contact::*, expiry::*, file::*, matrix::*, secret::*};
 
 /// A value as a source gives it.
-pub(super) enum Given<'a> {
+pub(super) enum RawSetting<'a> {
     /// From the file.
     Toml(&'a DeValue<'a>),
     /// From the environment or a flag.
     Text(&'a str),
 }
 
-impl Given<'_> {
+impl RawSetting<'_> {
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text.trim()),
@@ -32,7 +32,7 @@ impl Given<'_> {
     }
 }
 
-impl fmt::Display for Given<'_> {
+impl fmt::Display for RawSetting<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) | Self::Toml(DeValue::String(std::borrow::Cow::Borrowed(text))) => {
@@ -60,7 +60,7 @@ pub(super) trait Setting: Sized {
     /// Whether a value may be a secret, or hold one: then no message quotes what was given.
     const SECRET: bool = false;
     /// The value, or `None` if it is not one of this type.
-    fn read(given: &Given<'_>) -> Option<Self>;
+    fn read(given: &RawSetting<'_>) -> Option<Self>;
     /// The value as it is written in the file.
     fn to_toml(&self) -> Value;
 }
@@ -68,11 +68,11 @@ pub(super) trait Setting: Sized {
 impl Setting for bool {
     const ALLOWED: &'static str = "true or false";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given {
-            Given::Toml(DeValue::Boolean(truth)) => Some(*truth),
-            Given::Text(text) => text.trim().parse().ok(),
-            Given::Toml(_) => None,
+            RawSetting::Toml(DeValue::Boolean(truth)) => Some(*truth),
+            RawSetting::Text(text) => text.trim().parse().ok(),
+            RawSetting::Toml(_) => None,
         }
     }
 
@@ -86,13 +86,13 @@ macro_rules! whole_numbers {
         impl Setting for $type {
             const ALLOWED: &'static str = "a whole number";
 
-            fn read(given: &Given<'_>) -> Option<Self> {
+            fn read(given: &RawSetting<'_>) -> Option<Self> {
                 match given {
-                    Given::Toml(DeValue::Integer(number)) => {
+                    RawSetting::Toml(DeValue::Integer(number)) => {
                         Self::from_str_radix(number.as_str(), number.radix()).ok()
                     }
-                    Given::Text(text) => text.trim().replace('_', "").parse().ok(),
-                    Given::Toml(_) => None,
+                    RawSetting::Text(text) => text.trim().replace('_', "").parse().ok(),
+                    RawSetting::Toml(_) => None,
                 }
             }
 
@@ -112,13 +112,15 @@ impl<T: Setting> Setting for Vec<T> {
     const ALLOWED: &'static str = T::ALLOWED;
     const SECRET: bool = T::SECRET;
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let values: Self = match given {
-            Given::Toml(DeValue::Array(values)) => {
-                values.iter().map(|value| T::read(&Given::Toml(value.get_ref()))).collect()
+            RawSetting::Toml(DeValue::Array(values)) => {
+                values.iter().map(|value| T::read(&RawSetting::Toml(value.get_ref()))).collect()
             }
-            Given::Toml(_) => None,
-            Given::Text(text) => text.split(',').map(|text| T::read(&Given::Text(text))).collect(),
+            RawSetting::Toml(_) => None,
+            RawSetting::Text(text) => {
+                text.split(',').map(|text| T::read(&RawSetting::Text(text))).collect()
+            }
         }?;
         (!values.is_empty()).then_some(values)
     }
@@ -133,7 +135,7 @@ impl<T: Setting> Setting for Option<T> {
     const ALLOWED: &'static str = T::OPTIONAL;
     const SECRET: bool = T::SECRET;
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text() {
             Some("off") => Some(None),
             Some("") => None,
@@ -175,10 +177,10 @@ impl<T: Setting> Setting for List<T> {
     const ALLOWED: &'static str = T::LISTED;
     const SECRET: bool = T::SECRET;
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given {
-            Given::Text(text) if matches!(text.trim(), "" | "none") => Some(Self::default()),
-            Given::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
+            RawSetting::Text(text) if matches!(text.trim(), "" | "none") => Some(Self::default()),
+            RawSetting::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
             given => Vec::read(given).map(Self),
         }
     }
@@ -192,7 +194,7 @@ impl Setting for String {
     const ALLOWED: &'static str = "a text";
     const OPTIONAL: &'static str = "\"off\" or a text";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text().filter(|text| !text.is_empty()).map(Self::from)
     }
 

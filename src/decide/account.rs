@@ -13,8 +13,8 @@ use logcabin_record::{
         UserRegister, UserUpgrade,
     },
 };
+use logcabin_state::AccountStatus;
 use logcabin_state::Accounts;
-use logcabin_state::Standing;
 
 pub(super) fn no_account() -> Refusal {
     Refusal::NotFound("There is no such user here.".to_owned())
@@ -44,10 +44,10 @@ impl AccountLimit {
 }
 
 /// Refuses new tokens for an account that is deactivated or locked.
-pub(super) fn may_have_a_session(standing: Standing) -> Result<(), Refusal> {
+pub(super) fn may_have_a_session(standing: AccountStatus) -> Result<(), Refusal> {
     match standing {
-        Standing { deactivated: Some(_), .. } => Err(Refusal::UserDeactivated),
-        Standing { locked: true, .. } => Err(Refusal::UserLocked),
+        AccountStatus { deactivated: Some(_), .. } => Err(Refusal::UserDeactivated),
+        AccountStatus { locked: true, .. } => Err(Refusal::UserLocked),
         _ => Ok(()),
     }
 }
@@ -65,7 +65,7 @@ pub struct Register {
     /// The first device, unless the client wants none.
     pub login: Option<Login>,
     /// The requirements that the newcomer met.
-    pub met: Met,
+    pub met: MetRequirements,
 }
 
 impl Register {
@@ -77,7 +77,7 @@ impl Register {
             password: None,
             display_name: None,
             login: None,
-            met: Met::default(),
+            met: MetRequirements::default(),
         }
     }
 }
@@ -91,12 +91,12 @@ pub struct UpgradeGuest {
     /// The device that logs in, unless the client wants none.
     pub login: Option<Login>,
     /// The requirements that the newcomer met.
-    pub met: Met,
+    pub met: MetRequirements,
 }
 
 /// The requirements that a newcomer met, and when.
 #[derive(Clone, Debug, Default)]
-pub struct Met {
+pub struct MetRequirements {
     /// The recorded requirements.
     pub requirements: Requirements,
     /// The newcomer's validated addresses, which the account gets.
@@ -105,7 +105,7 @@ pub struct Met {
     pub now_ms: u64,
 }
 
-impl Met {
+impl MetRequirements {
     /// Where a registration of `user_id` is decided: those with one token are decided one after the
     /// other, so that no two of them use it for the last time.
     fn stream(&self, user_id: &UserId) -> Stream {
@@ -406,7 +406,7 @@ impl Proposal for ConfirmTokens {
 
 /// Which devices to remove.
 #[derive(Clone, Debug)]
-pub enum Which {
+pub enum DeviceSet {
     These(Vec<OwnedDeviceId>),
     /// All of the user's.
     All,
@@ -414,7 +414,7 @@ pub enum Which {
     AllBut(OwnedDeviceId),
 }
 
-impl Which {
+impl DeviceSet {
     /// Ends everything else that ends with these devices; if they are all, also logins without a
     /// device.
     fn also(&self, commit: &mut Commit<'_>, user_id: &UserId) {
@@ -443,7 +443,7 @@ impl Which {
 pub struct RemoveDevices {
     pub user_id: OwnedUserId,
     /// The devices.
-    pub which: Which,
+    pub which: DeviceSet,
 }
 
 impl Proposal for RemoveDevices {
@@ -503,7 +503,7 @@ pub struct SetPassword {
     pub user_id: OwnedUserId,
     pub password: Secret,
     /// The devices to log out.
-    pub log_out: Option<Which>,
+    pub log_out: Option<DeviceSet>,
 }
 
 impl Proposal for SetPassword {

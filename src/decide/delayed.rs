@@ -12,7 +12,7 @@ use logcabin_record::{
     Command, Stream,
     command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule, Transaction},
 };
-use logcabin_state::{DelayedEvent, Standing};
+use logcabin_state::{AccountStatus, DelayedEvent};
 
 /// The error code of an event that is given up because another user has set the state that it was
 /// to set.
@@ -97,7 +97,7 @@ impl Schedule {
 
 /// How a delayed event had ended before it was to be changed; `None` if it had not ended, and was
 /// changed.
-pub type Before = Option<DelayedOutcome>;
+pub type PreviousOutcome = Option<DelayedOutcome>;
 
 /// The delayed event as it stands, or what has become of it.
 fn find(
@@ -123,13 +123,13 @@ pub struct Restart {
 }
 
 impl Proposal for Restart {
-    type Outcome = Before;
+    type Outcome = PreviousOutcome;
 
     fn stream(&self) -> Stream {
         Stream::delayed(&self.user_id)
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<Before, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<PreviousOutcome, Refusal> {
         if let Err(outcome) = find(commit, &self.delay_id)? {
             return Ok(Some(outcome));
         }
@@ -152,13 +152,13 @@ pub struct GiveUp {
 }
 
 impl Proposal for GiveUp {
-    type Outcome = Before;
+    type Outcome = PreviousOutcome;
 
     fn stream(&self) -> Stream {
         Stream::delayed(&self.user_id)
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<Before, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<PreviousOutcome, Refusal> {
         let event = match find(commit, &self.delay_id)? {
             Ok(event) => event,
             Err(outcome) => return Ok(Some(outcome)),
@@ -184,13 +184,13 @@ pub struct SendDelayed {
 }
 
 impl Proposal for SendDelayed {
-    type Outcome = Before;
+    type Outcome = PreviousOutcome;
 
     fn stream(&self) -> Stream {
         self.event.stream()
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<Before, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<PreviousOutcome, Refusal> {
         // Before the delay is read: if it changes meanwhile, this is decided again.
         commit.rests_on(Stream::delayed(&self.user_id));
         let delayed = match find(commit, &self.delay_id)? {
@@ -202,9 +202,9 @@ impl Proposal for SendDelayed {
         }
         // The schedule was made while they still might; what it sends would be sent now.
         match commit.env.state.accounts.standing(&self.user_id).unwrap_or_default() {
-            Standing { deactivated: Some(_), .. } => return Err(Refusal::UserDeactivated),
-            Standing { locked: true, .. } => return Err(Refusal::UserLocked),
-            Standing { suspended: true, .. } => return Err(Refusal::UserSuspended),
+            AccountStatus { deactivated: Some(_), .. } => return Err(Refusal::UserDeactivated),
+            AccountStatus { locked: true, .. } => return Err(Refusal::UserLocked),
+            AccountStatus { suspended: true, .. } => return Err(Refusal::UserSuspended),
             _ => {}
         }
         commit.delay_id = Some(self.delay_id.clone());

@@ -44,13 +44,13 @@ impl Gather {
 
 /// The receipts and typing of a room in one commit.
 #[derive(Debug, Default)]
-pub(super) struct Passing {
+pub(super) struct EphemeralBatch {
     room_id: Option<OwnedRoomId>,
     receipts: BTreeMap<ReceiptKey, (Receipt, Offset, Origin)>,
     typing: BTreeMap<OwnedUserId, (RoomTyping, Origin)>,
 }
 
-impl Passing {
+impl EphemeralBatch {
     /// The records of the commit. What several did together has the server for its origin.
     pub(super) fn into_records(self) -> Vec<NewRecord> {
         let Some(room_id) = self.room_id else { return Vec::new() };

@@ -16,13 +16,13 @@ use logcabin_log::{ReadError, erase::MAX_ERASED};
 use logcabin_record::{
     Command, Offset, Payload, Record, Remains, Stream,
     command::{
-        EventsEnd, LogErase, MediaEnd, MediaRemove, Reduced, RoomErase, RoomEvent, RoomPdu, Taken,
-        UserErase,
+        ErasedRun, EventsEnd, LogErase, MediaEnd, MediaRemove, Reduced, RoomErase, RoomEvent,
+        RoomPdu, UserErase,
     },
     reduced, remains, runs,
     threepid::Threepid,
 };
-use logcabin_state::{State, erasures::Owed};
+use logcabin_state::{State, erasures::PendingErasure};
 
 /// The most events that one `room.erase` takes, and files that one `media.remove` does.
 pub const AT_ONCE: usize = 1000;
@@ -345,12 +345,12 @@ impl EraseDue {
 }
 
 /// Records next to each other that go for the same reason, as one.
-fn in_runs(taken: BTreeMap<Offset, Offset>) -> Vec<Taken> {
-    let mut found: Vec<Taken> = Vec::new();
+fn in_runs(taken: BTreeMap<Offset, Offset>) -> Vec<ErasedRun> {
+    let mut found: Vec<ErasedRun> = Vec::new();
     for (offset, because) in taken {
         match found.last_mut() {
             Some(run) if run.because == because && run.last.next() == offset => run.last = offset,
-            _ => found.push(Taken { first: offset, last: offset, because }),
+            _ => found.push(ErasedRun { first: offset, last: offset, because }),
         }
     }
     found
@@ -493,7 +493,7 @@ pub(super) fn each_since(
 }
 
 /// What is still to be done for this user, for the `user.deactivate` at `because`.
-fn owed_to(state: &State, user_id: &UserId, because: Offset) -> Option<Owed> {
+fn owed_to(state: &State, user_id: &UserId, because: Offset) -> Option<PendingErasure> {
     let mut owed = state.erasures.owed().into_iter();
     let (_, owed) = owed.find(|(of, owed)| of == user_id && owed.because == because)?;
     Some(owed)

@@ -11,7 +11,7 @@ use logcabin_record::{
     Stream,
     command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
 };
-use logcabin_state::backups::{Backup, UserBackups, key_bytes};
+use logcabin_state::key_backups::{KeyBackup, UserKeyBackups, key_bytes};
 
 fn no_backup() -> Refusal {
     Refusal::NotFound("There is no such backup.".to_owned())
@@ -22,9 +22,9 @@ fn with_backup<T>(
     commit: &Commit<'_>,
     user_id: &UserId,
     version: u64,
-    look: impl FnOnce(&UserBackups, &Backup) -> Result<T, Refusal>,
+    look: impl FnOnce(&UserKeyBackups, &KeyBackup) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
-    let backups = commit.env.state.backups.get(user_id).ok_or_else(no_backup)?;
+    let backups = commit.env.state.key_backups.get(user_id).ok_or_else(no_backup)?;
     let backups = backups.read();
     look(&backups, backups.get(version).ok_or_else(no_backup)?)
 }
@@ -50,7 +50,7 @@ impl Proposal for SetBackup {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<u64, Refusal> {
-        let backups = commit.env.state.backups.get(&self.user_id);
+        let backups = commit.env.state.key_backups.get(&self.user_id);
         let backups = backups.as_ref().map(|backups| backups.read());
         let version = match self.version {
             Some(version) => {
@@ -128,7 +128,7 @@ impl Proposal for PutKeys {
                 None => Ok(self.better_than(backup)),
             }
         })?;
-        let Better { puts, more, more_bytes } = better;
+        let BetterKeys { puts, more, more_bytes } = better;
         commit.env.quotas.room_keys(&commit.env.state, &self.user_id, more, more_bytes)?;
         for put in puts {
             commit.append(self.stream(), put);
@@ -138,7 +138,7 @@ impl Proposal for PutKeys {
 }
 
 /// Keys that are better than those in a backup.
-struct Better {
+struct BetterKeys {
     /// The keys in records of bounded size.
     puts: Vec<KeyBackupPut>,
     /// How many keys the backup grows by.
@@ -148,7 +148,7 @@ struct Better {
 }
 
 impl PutKeys {
-    fn better_than(&self, backup: &Backup) -> Better {
+    fn better_than(&self, backup: &KeyBackup) -> BetterKeys {
         let empty = || KeyBackupPut {
             user_id: self.user_id.clone(),
             version: self.version,
@@ -179,7 +179,7 @@ impl PutKeys {
         if !put.rooms.is_empty() {
             puts.push(put);
         }
-        Better { puts, more, more_bytes }
+        BetterKeys { puts, more, more_bytes }
     }
 }
 

@@ -173,7 +173,7 @@ pub struct ClaimKeys {
 
 /// A key that was handed out.
 #[derive(Clone, Debug)]
-pub struct Claimed {
+pub struct ClaimedKey {
     pub device_id: OwnedDeviceId,
     pub key_id: String,
     /// The record that holds it.
@@ -183,7 +183,7 @@ pub struct Claimed {
 }
 
 impl Proposal for ClaimKeys {
-    type Outcome = Vec<Claimed>;
+    type Outcome = Vec<ClaimedKey>;
 
     fn stream(&self) -> Stream {
         Stream::user(&self.user_id)
@@ -217,7 +217,7 @@ impl Proposal for ClaimKeys {
                     },
                 );
             }
-            claimed.push(Claimed { device_id: device_id.clone(), key_id, record, fallback });
+            claimed.push(ClaimedKey { device_id: device_id.clone(), key_id, record, fallback });
         }
         drop(keys);
         Ok(claimed)

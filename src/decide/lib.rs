@@ -306,7 +306,7 @@ pub struct Commit<'a> {
     /// The delayed event that is being sent.
     delay_id: Option<String>,
     /// What passes in the commit's room.
-    passing: ephemeral::Passing,
+    passing: ephemeral::EphemeralBatch,
 }
 
 impl<'a> Commit<'a> {
@@ -319,7 +319,7 @@ impl<'a> Commit<'a> {
             room: None,
             transactions: HashMap::new(),
             delay_id: None,
-            passing: ephemeral::Passing::default(),
+            passing: ephemeral::EphemeralBatch::default(),
         }
     }
 

@@ -27,13 +27,13 @@ use logcabin_record::{
 
 /// A proposal with a recorded reason.
 #[derive(Clone, Debug)]
-pub struct Because<P> {
+pub struct WithReason<P> {
     /// The proposal.
     pub of: P,
     pub reason: Option<String>,
 }
 
-impl<P: Proposal> Proposal for Because<P> {
+impl<P: Proposal> Proposal for WithReason<P> {
     type Outcome = P::Outcome;
 
     fn stream(&self) -> Stream {

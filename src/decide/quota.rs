@@ -79,7 +79,7 @@ impl Default for Quotas {
 /// Pending invites of a user who is at the limit. If strangers sent some of them, the oldest is
 /// dropped for a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crowd {
+pub enum InviteOverflow {
     /// Those by users of the same homeserver.
     OfOne,
     /// Those by users of all other homeservers.
@@ -242,7 +242,7 @@ impl Quotas {
         own: &ServerName,
         user_id: &UserId,
         inviter: &UserId,
-    ) -> Option<Crowd> {
+    ) -> Option<InviteOverflow> {
         if self.exempt.has(user_id) {
             return None;
         }
@@ -253,13 +253,13 @@ impl Quotas {
             state.usage.invites(user_id).saturating_sub(local)
         };
         if state.memberships.share_a_room(user_id, inviter, Offset::MAX) {
-            return (remote() >= self.invites).then_some(Crowd::OfAll);
+            return (remote() >= self.invites).then_some(InviteOverflow::OfAll);
         }
         let (of_one, of_all) = limits::STRANGE_INVITES;
         if state.usage.invites_from(user_id, server) >= of_one.min(self.invites_by_one) {
-            return Some(Crowd::OfOne);
+            return Some(InviteOverflow::OfOne);
         }
-        (remote() >= of_all.min(self.invites.div_ceil(2))).then_some(Crowd::OfAll)
+        (remote() >= of_all.min(self.invites.div_ceil(2))).then_some(InviteOverflow::OfAll)
     }
 
     /// Whether a device's inbox accepts another message from `sender`. If it does not, the new
@@ -311,7 +311,7 @@ impl Quotas {
 
     /// Checks a new backup of room keys.
     pub(super) fn key_backup(&self, state: &State, user_id: &UserId) -> Result<(), Refusal> {
-        let count = state.backups.get(user_id).map_or(0, |backups| backups.read().len());
+        let count = state.key_backups.get(user_id).map_or(0, |backups| backups.read().len());
         if count < self.key_backups || self.exempt.has(user_id) {
             return Ok(());
         }
@@ -327,7 +327,7 @@ impl Quotas {
         more: usize,
         more_bytes: i64,
     ) -> Result<(), Refusal> {
-        let kept = state.backups.get(user_id).map(|backups| backups.read().kept());
+        let kept = state.key_backups.get(user_id).map(|backups| backups.read().kept());
         let kept = kept.unwrap_or_default();
         let (count, bytes) = (self.room_keys, self.room_key_bytes);
         let too_many = more > 0 && kept.count.saturating_add(more) > count;

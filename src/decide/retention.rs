@@ -7,7 +7,7 @@ use ruma::RoomId;
 use logcabin_base::clock::{Clock, millis};
 pub use logcabin_base::lifetime::Rule;
 use logcabin_read::events::{Lifetimes, StoredEvent};
-use logcabin_state::{Room, lifetimes::Own};
+use logcabin_state::{Room, lifetimes::RoomRetention};
 
 /// How long events live.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,12 +30,17 @@ impl Retention {
     ///
     /// A room's own lifetime takes precedence over everything that applies to all rooms; only a
     /// rule that names the room takes precedence over it.
-    pub fn lifetime_ms(&self, room_id: Option<&RoomId>, event_type: &str, own: Own) -> Option<u64> {
+    pub fn lifetime_ms(
+        &self,
+        room_id: Option<&RoomId>,
+        event_type: &str,
+        own: RoomRetention,
+    ) -> Option<u64> {
         let fits = |rule: &&Rule| {
             rule.room_id.as_deref().is_none_or(|of| Some(of) == room_id)
                 && rule.event_type.as_deref().is_none_or(|of| of == event_type)
         };
-        let own = if self.rooms_say { own } else { Own::default() };
+        let own = if self.rooms_say { own } else { RoomRetention::default() };
         let rule = self.rules.iter().find(fits);
         let lifetime_ms = match rule {
             Some(rule) => rule.seconds.map(|seconds| seconds.saturating_mul(1000)),
@@ -121,12 +126,12 @@ impl SweepPolicy {
 }
 
 /// How long events live, by the clock.
-pub struct Kept {
+pub struct RetentionClock {
     pub retention: Arc<Retention>,
     pub clock: Clock,
 }
 
-impl Lifetimes for Kept {
+impl Lifetimes for RetentionClock {
     fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
         let Some(lifetime_ms) = self.retention.of_event(room, event) else { return false };
         event.lives_since_ms().saturating_add(lifetime_ms) <= self.clock.now_ms()
@@ -152,8 +157,8 @@ mod tests {
         }
     }
 
-    fn asks(max_ms: Option<u64>, min_ms: Option<u64>) -> Own {
-        Own { max_ms, min_ms }
+    fn asks(max_ms: Option<u64>, min_ms: Option<u64>) -> RoomRetention {
+        RoomRetention { max_ms, min_ms }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use logcabin_base::limits;
 use logcabin_read::events::StoredEvent;
 use logcabin_record::{Offset, Stream, command::Transaction, lax_object::LaxObject};
 use logcabin_state::{
-    RelatesTo, Sought,
+    ChildQuery, RelatesTo,
     relations::{ANNOTATION, THREAD},
 };
 
@@ -199,7 +199,7 @@ impl SendEvent {
         };
         let Some(room) = env.state.rooms.get(&self.room_id) else { return Ok(()) };
         let event_type = self.event_type.to_string();
-        let (all, most) = (&Sought::EVERYTHING, limits::SCANNED_ANNOTATIONS);
+        let (all, most) = (&ChildQuery::EVERYTHING, limits::SCANNED_ANNOTATIONS);
         let own = room.newest_children_of(parent.offset, ANNOTATION, &self.sender, all, most);
         for child in own {
             if *child.event_type == *event_type

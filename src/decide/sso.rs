@@ -63,12 +63,12 @@ pub struct RegisterLinked {
     /// The provider's id of the person.
     pub subject: String,
     /// The person's address, verified by the provider. The account gets it if it is free.
-    pub address: Option<Vouched>,
+    pub address: Option<VerifiedAddress>,
 }
 
 /// An address that another service has verified.
 #[derive(Clone, Debug)]
-pub struct Vouched {
+pub struct VerifiedAddress {
     /// The address.
     pub threepid: Threepid,
     /// When the service said so, in milliseconds since the Unix epoch.
@@ -93,7 +93,7 @@ impl Proposal for RegisterLinked {
         let user_id = self.register.user_id.clone();
         let (provider, subject) = (self.provider.clone(), self.subject.clone());
         LinkSso { user_id: user_id.clone(), provider, subject }.append(commit);
-        if let Some(Vouched { threepid, now_ms }) = self.address.clone() {
+        if let Some(VerifiedAddress { threepid, now_ms }) = self.address.clone() {
             let stream = Stream::threepid(&threepid);
             commit.rests_on(stream.clone());
             if commit.env.state.threepids.owner(&threepid).is_none() {

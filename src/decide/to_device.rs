@@ -10,7 +10,7 @@ use logcabin_base::limits;
 use logcabin_log::{MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES};
 use logcabin_record::{
     Command, Offset, Stream,
-    command::{OutsideLetter, ToDeviceAck, ToDeviceSend, Transaction},
+    command::{ForeignToDevice, ToDeviceAck, ToDeviceSend, Transaction},
 };
 
 /// Send messages to devices. A device whose inbox is full (see [`Quotas`]) is skipped, like one
@@ -47,7 +47,7 @@ impl Proposal for SendToDevice {
             return Ok(());
         }
         let Env { state, quotas, .. } = commit.env;
-        let mut letters = Letters::new(ToDeviceSend {
+        let mut letters = ToDeviceRecords::new(ToDeviceSend {
             sender: self.sender.clone(),
             event_type: self.event_type.clone(),
             messages: BTreeMap::new(),
@@ -106,7 +106,7 @@ impl Proposal for ReceiveToDevice {
             return Ok(0);
         }
         let sender = &self.sender;
-        let mut letters = Letters::new(ToDeviceSend {
+        let mut letters = ToDeviceRecords::new(ToDeviceSend {
             sender: self.sender.clone(),
             event_type: self.event_type.clone(),
             messages: BTreeMap::new(),
@@ -138,7 +138,7 @@ const MOST: usize = MAX_PAYLOAD_BYTES - 8 * 1024;
 const MOST_IN_ALL: usize = MAX_BATCH_BYTES - 512 * 1024;
 
 /// Messages, packed into as few records as hold them.
-struct Letters {
+struct ToDeviceRecords {
     /// A record without messages.
     empty: ToDeviceSend,
     records: Vec<ToDeviceSend>,
@@ -150,7 +150,7 @@ struct Letters {
     full: u64,
 }
 
-impl Letters {
+impl ToDeviceRecords {
     const fn new(empty: ToDeviceSend) -> Self {
         Self { empty, records: Vec::new(), size: 0, total: 0, full: 0 }
     }
@@ -223,7 +223,7 @@ impl Letters {
             }
             let device_id = device_id.as_ref().map_or("*", |device_id| device_id.as_str());
             let place = self.place(user_id, device_id, content);
-            let letter = self.records[place].outside.get_or_insert_with(|| OutsideLetter {
+            let letter = self.records[place].outside.get_or_insert_with(|| ForeignToDevice {
                 // Each record is another message.
                 message_id: format!("{message_id}.{place}"),
                 messages: BTreeMap::new(),

@@ -13,11 +13,11 @@
 
 mod commits;
 mod durable;
+mod event_signer;
 mod follower;
 mod head;
 mod projections;
 mod traced;
-mod vouched;
 mod waker;
 
 use std::sync::{Arc, OnceLock};
@@ -26,9 +26,9 @@ use ruma::{OwnedServerName, ServerName};
 
 pub use commits::Rejected;
 pub use durable::Durable;
+pub use event_signer::EventSigner;
 pub use head::{Head, Lagged, Work};
 pub use projections::{LiveEnv, LiveState};
-pub use vouched::Voucher;
 pub use waker::{Listener, Published};
 
 use projections::Live;
@@ -39,7 +39,7 @@ use logcabin_decide::{
     account::AccountLimit,
     ephemeral::Gather,
     quota::Quotas,
-    retention::{Kept, Retention},
+    retention::{Retention, RetentionClock},
 };
 use logcabin_log::{AppendError, Batch, Log, ReadError, StreamHeads, follow::Follow};
 use logcabin_read::events::EventStore;
@@ -180,7 +180,7 @@ pub struct Engine {
     head: Arc<Head>,
     commits: commits::Commits,
     /// Asks policy servers for their signatures, while the server federates.
-    voucher: OnceLock<Arc<dyn Voucher>>,
+    event_signer: OnceLock<Arc<dyn EventSigner>>,
     clock: Clock,
 }
 
@@ -209,7 +209,7 @@ impl Engine {
             None => Arc::new(new_identity(&options.server_name)?),
         };
         let server = Arc::new(keys(&identity, &options.server_name)?);
-        if let Some(key) = state.peers.own_key() {
+        if let Some(key) = state.federation_keys.own_key() {
             server.rotate(&key).map_err(|error| OpenError::Identity(error.to_string()))?;
         }
         let events = Arc::new(EventStore::new(Arc::clone(&log), options.event_cache_bytes));
@@ -233,8 +233,8 @@ impl Engine {
             log.append(first_batch(&identity)).await?;
         }
         let commits = commits::Commits::new(Arc::clone(&live), Arc::clone(&log), Arc::clone(&head));
-        let voucher = OnceLock::new();
-        Ok(Self { log, live, events, head, commits, clock: options.clock, voucher })
+        let event_signer = OnceLock::new();
+        Ok(Self { log, live, events, head, commits, clock: options.clock, event_signer })
     }
 
     /// Proposes a change. Resolves when it is durable and applied, or refused on durable grounds.
@@ -244,12 +244,12 @@ impl Engine {
         origin: Origin,
         proposal: P,
     ) -> Result<Durable<P::Outcome>, Rejected> {
-        match self.voucher.get() {
-            Some(voucher)
+        match self.event_signer.get() {
+            Some(event_signer)
                 if !proposal.is_from_elsewhere()
-                    && voucher.concerns(&self.env(), &proposal.stream()) =>
+                    && event_signer.concerns(&self.env(), &proposal.stream()) =>
             {
-                Box::pin(self.propose_vouched(voucher, origin, proposal)).await
+                Box::pin(self.propose_signed(event_signer, origin, proposal)).await
             }
             _ => self.commits.propose(origin, proposal).await,
         }
@@ -263,7 +263,7 @@ impl Engine {
     /// Hides events from the moment at which they expire by `retention`, before the next sweep
     /// deletes them. To be called once.
     pub fn keep_to(&self, retention: Arc<Retention>) {
-        self.events.keep_to(Box::new(Kept { retention, clock: self.clock.clone() }));
+        self.events.keep_to(Box::new(RetentionClock { retention, clock: self.clock.clone() }));
     }
 
     pub fn events(&self) -> &EventStore {

@@ -16,7 +16,7 @@ use logcabin_state::{ApplyError, State};
 pub(super) struct Live {
     env: ArcSwap<Env>,
     /// Held while records are applied, and by code that needs no record to be applied meanwhile.
-    /// While projections are rebuilt [beside](Beside) the live ones, it contains the records that
+    /// While projections are rebuilt [beside](StandbyProjections) the live ones, it contains the records that
     /// those still lack. The log is not read under this lock: a log may call its follower while it
     /// holds the lock for reading.
     applying: Mutex<Option<Vec<Arc<Record>>>>,
@@ -91,7 +91,7 @@ impl Engine {
 
     /// Brings `state`, which is being rebuilt from the same log, up to the live projections, and
     /// lets it follow what is applied to them. Only one at a time. Blocks.
-    pub fn beside(&self, state: State) -> Result<Beside<'_>, OpenError> {
+    pub fn beside(&self, state: State) -> Result<StandbyProjections<'_>, OpenError> {
         let applied = {
             let mut lacking = self.live.applying.lock();
             if lacking.is_some() {
@@ -100,7 +100,7 @@ impl Engine {
             *lacking = Some(Vec::new());
             self.live.env.load().state.applied()
         };
-        let beside = Beside { live: &self.live, state: Arc::new(state) };
+        let beside = StandbyProjections { live: &self.live, state: Arc::new(state) };
         replay_onto(&beside.state, &*self.log, applied, |_| Ok::<_, OpenError>(()))?;
         Ok(beside)
     }
@@ -108,12 +108,12 @@ impl Engine {
 
 /// Projections that follow the live ones, and may replace them.
 #[derive(Debug)]
-pub struct Beside<'a> {
+pub struct StandbyProjections<'a> {
     live: &'a Live,
     state: Arc<State>,
 }
 
-impl Beside<'_> {
+impl StandbyProjections<'_> {
     /// Calls `look` with the live projections and these. Both have applied the same records;
     /// nothing is applied meanwhile, so writes wait.
     pub fn look<T>(&self, look: impl FnOnce(&State, &State) -> T) -> Result<T, ApplyError> {
@@ -138,7 +138,7 @@ impl Beside<'_> {
             return Ok((None, applied));
         }
         let before = Arc::clone(&env.state);
-        self.state.succeed(&before);
+        self.state.follow_generation(&before);
         self.live.env.store(Arc::new(Env { state: Arc::clone(&self.state), ..env }));
         // The new projections stop following, so that nothing is applied to them twice.
         *lacking = None;
@@ -154,7 +154,7 @@ impl Beside<'_> {
     }
 }
 
-impl Drop for Beside<'_> {
+impl Drop for StandbyProjections<'_> {
     fn drop(&mut self) {
         *self.live.applying.lock() = None;
     }

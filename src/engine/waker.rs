@@ -44,13 +44,13 @@ pub(super) struct Listeners(DashMap<OwnedUserId, Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    bell: Arc<Bell>,
+    bell: Arc<LongPollBell>,
     listeners: usize,
 }
 
 /// What wakes the long-polls of a user.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct LongPollBell {
     notify: Notify,
     /// When what it was rung for last was published, in microseconds since [`EPOCH`]; 0 if never.
     published_us: AtomicU64,
@@ -59,7 +59,7 @@ pub(super) struct Bell {
 /// The moment from which publications are timed.
 static EPOCH: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
 
-impl Bell {
+impl LongPollBell {
     fn ring(&self, published: time::Instant) {
         let time = published.saturating_duration_since(*EPOCH).as_micros();
         self.published_us.store(u64::try_from(time).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Bell {
 pub struct Listener {
     listeners: Arc<Listeners>,
     user_id: OwnedUserId,
-    bell: Arc<Bell>,
+    bell: Arc<LongPollBell>,
 }
 
 impl Listener {

@@ -27,10 +27,10 @@
 //! record is unknown, so every append is refused from then on. Reads end at the durable watermark
 //! and go on.
 
-mod aside;
 mod committer;
 mod data_dir;
 mod database;
+mod full_disk;
 mod group;
 mod layers;
 mod ordered;
@@ -61,10 +61,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, VerifyError,
-    archive::Spare,
+    archive::ArchiveFallback,
     check_size,
     fault::Fault,
-    tip_file::{self, Noted, TipFile},
+    tip_file::{self, DurableTip, TipFile},
     verify::Checker,
     volume::VolumeError,
 };
@@ -246,7 +246,7 @@ struct Shared {
     failure: watch::Sender<Option<Arc<str>>>,
     recent: Recent,
     /// The last durable record, for the tip file.
-    tip: Mutex<Noted>,
+    tip: Mutex<DurableTip>,
     closing: AtomicBool,
     /// Set once nothing more will become durable.
     ended: AtomicBool,
@@ -277,8 +277,8 @@ impl SledLog {
         }
         let dir = log_dir(&options.data_dir);
         make_private_dir(&dir)?;
-        let spare = options.archive.as_deref().map(|dir| Arc::new(Spare::new(dir)));
-        let layers = Layers::open(&dir, options.cache_bytes, spare)?;
+        let fallback = options.archive.as_deref().map(|dir| Arc::new(ArchiveFallback::new(dir)));
+        let layers = Layers::open(&dir, options.cache_bytes, fallback)?;
         let tip = match recover(&layers, &dir, options.verify_tail) {
             // A caller that verifies every record wants the first fault, not the one met here.
             Err(OpenError::Damaged(met)) if options.verify_tail == 0 => {
@@ -303,7 +303,7 @@ impl SledLog {
             durable: watch::Sender::new(tip.offset),
             failure: watch::Sender::new(None),
             recent: Recent::default(),
-            tip: Mutex::new(Noted { offset: tip.offset, chain: tip.chain }),
+            tip: Mutex::new(DurableTip { offset: tip.offset, chain: tip.chain }),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             min_free_bytes: AtomicU64::new(options.min_free_bytes),

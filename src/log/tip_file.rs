@@ -23,7 +23,7 @@ const FILE_BYTES: usize = NOTE_BYTES + 32;
 
 /// A record that was durable: its offset, and its chain value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Noted {
+pub(super) struct DurableTip {
     pub(super) offset: Offset,
     pub(super) chain: Chain,
 }
@@ -43,7 +43,7 @@ impl TipFile {
         options.open(path(log_dir)).map(Self)
     }
 
-    pub(super) fn write(&self, noted: Noted) -> io::Result<()> {
+    pub(super) fn write(&self, noted: DurableTip) -> io::Result<()> {
         let mut bytes = [0; FILE_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..16].copy_from_slice(&noted.offset.get().to_be_bytes());
@@ -56,7 +56,7 @@ impl TipFile {
 }
 
 /// The noted record; `None` if there is no file, or its hash does not match.
-pub(super) fn read(log_dir: &Path) -> io::Result<Option<Noted>> {
+pub(super) fn read(log_dir: &Path) -> io::Result<Option<DurableTip>> {
     let bytes = match std::fs::read(path(log_dir)) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -71,14 +71,14 @@ pub(super) fn read(log_dir: &Path) -> io::Result<Option<Noted>> {
     Ok(noted)
 }
 
-fn parse(bytes: &[u8]) -> Option<Noted> {
+fn parse(bytes: &[u8]) -> Option<DurableTip> {
     let bytes: &[u8; FILE_BYTES] = bytes.try_into().ok()?;
     let (note, hash) = bytes.split_at(NOTE_BYTES);
     if !note.starts_with(MAGIC) || blake3::hash(note).as_bytes() != hash {
         return None;
     }
     let offset = Offset::new(u64::from_be_bytes(note[8..16].try_into().ok()?));
-    Some(Noted { offset, chain: note[16..].try_into().ok()? })
+    Some(DurableTip { offset, chain: note[16..].try_into().ok()? })
 }
 
 #[cfg(test)]
@@ -90,10 +90,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), None);
         let file = TipFile::open(dir.path()).unwrap();
-        let first = Noted { offset: Offset::new(7), chain: [1; 32] };
+        let first = DurableTip { offset: Offset::new(7), chain: [1; 32] };
         file.write(first).unwrap();
         assert_eq!(read(dir.path()).unwrap(), Some(first));
-        let second = Noted { offset: Offset::new(900), chain: [2; 32] };
+        let second = DurableTip { offset: Offset::new(900), chain: [2; 32] };
         file.write(second).unwrap();
         assert_eq!(read(dir.path()).unwrap(), Some(second));
         let mut bytes = std::fs::read(path(dir.path())).unwrap();

@@ -40,7 +40,7 @@ impl From<io::Error> for DownloadError {
 
 /// Where a file is, and the hash and length that it must have.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct FileLocation {
     pub store: Arc<Store>,
     /// Its name there.
     pub name: FileHash,
@@ -52,14 +52,14 @@ pub struct Place {
 /// A file that is being read.
 #[derive(Debug)]
 pub struct Download {
-    place: Place,
+    place: FileLocation,
     file: File,
     length: u64,
 }
 
 impl Download {
     /// Opens the file at this place, if it has the length that it must have. Blocks.
-    pub fn open(place: &Place) -> Result<Self, DownloadError> {
+    pub fn open(place: &FileLocation) -> Result<Self, DownloadError> {
         let file = File::open(place.store.path(&place.name))?;
         let (length, size) = (file.metadata()?.len(), place.size);
         if length != size {

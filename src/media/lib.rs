@@ -8,17 +8,17 @@
 
 use std::{io, sync::Arc};
 
-pub mod depot;
+mod chunk_filter;
 pub mod download;
 pub mod page;
 pub mod picture;
 pub mod remote;
-mod sifted;
+pub mod shared_store;
 pub mod store;
 pub mod webp;
 
-pub use download::{Download, DownloadError, Place};
-pub use store::{Held, Receiving, Store};
+pub use download::{Download, DownloadError, FileLocation};
+pub use store::{IncomingFile, PinnedFile, Store};
 
 use logcabin_config::{Config, MediaDir};
 

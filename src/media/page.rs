@@ -86,10 +86,10 @@ fn encoding_after(name: &str, text: &str) -> Option<&'static Encoding> {
 /// Collects metadata while the page is tokenized. Only tags and texts are examined; no tree is
 /// built, whatever the page is like.
 #[derive(Default)]
-struct Reader(RefCell<Found>);
+struct Reader(RefCell<ParsedPage>);
 
 #[derive(Default)]
-struct Found {
+struct ParsedPage {
     properties: Vec<(String, String)>,
     description: Option<String>,
     title: String,
@@ -144,7 +144,7 @@ impl TokenSink for Reader {
     }
 }
 
-impl Found {
+impl ParsedPage {
     fn start(&mut self, tag: &Tag) {
         let attribute = |name: &str| {
             let found = tag.attrs.iter().find(|attribute| &*attribute.name.local == name);

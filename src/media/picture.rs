@@ -21,7 +21,7 @@ use image::{
     metadata::{LoopCount, Orientation},
 };
 
-use super::{sifted::Sifted, webp::Animation};
+use super::{chunk_filter::FilteredPicture, webp::Animation};
 use logcabin_base::limits;
 
 /// The quality of JPEG thumbnails.
@@ -38,7 +38,7 @@ pub enum Method {
 
 /// A requested thumbnail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Wish {
+pub struct ThumbnailSpec {
     /// The width, in pixels.
     pub width: u32,
     /// The height, in pixels.
@@ -50,7 +50,7 @@ pub struct Wish {
 
 /// The sizes that the specification recommends, each made when a picture is uploaded (client-server
 /// API, "Thumbnails"). There are no others, so requests for arbitrary sizes cost nothing more.
-pub const USUAL: [Wish; 5] = [
+pub const USUAL: [ThumbnailSpec; 5] = [
     usual(32, 32, Method::Crop),
     usual(96, 96, Method::Crop),
     usual(320, 240, Method::Scale),
@@ -58,15 +58,15 @@ pub const USUAL: [Wish; 5] = [
     usual(800, 600, Method::Scale),
 ];
 
-const fn usual(width: u32, height: u32, method: Method) -> Wish {
-    Wish { width, height, method, animated: false }
+const fn usual(width: u32, height: u32, method: Method) -> ThumbnailSpec {
+    ThumbnailSpec { width, height, method, animated: false }
 }
 
 /// The picture in its own size, for requests larger than any of [`USUAL`]: a thumbnail must
 /// not be smaller than requested.
-const WHOLE: Wish = usual(u32::MAX, u32::MAX, Method::Scale);
+const WHOLE: ThumbnailSpec = usual(u32::MAX, u32::MAX, Method::Scale);
 
-impl Wish {
+impl ThumbnailSpec {
     /// The thumbnail that answers this request: the next larger usual size, or the picture in its
     /// own size. A crop to an unusual aspect ratio is scaled instead.
     #[must_use]
@@ -171,16 +171,16 @@ impl From<ImageError> for PictureError {
 
 /// The information in a picture's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
+pub struct PictureInfo {
     pub format: Format,
     /// Its displayed width and height, in pixels.
     pub size: (u32, u32),
 }
 
-pub fn about(bytes: &[u8]) -> Result<About, PictureError> {
-    let (format, mut decoder) = open(Sifted::new(Cursor::new(bytes))?)?;
+pub fn about(bytes: &[u8]) -> Result<PictureInfo, PictureError> {
+    let (format, mut decoder) = open(FilteredPicture::new(Cursor::new(bytes))?)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-    Ok(About { format, size: turned(decoder.dimensions(), orientation) })
+    Ok(PictureInfo { format, size: turned(decoder.dimensions(), orientation) })
 }
 
 /// Whether the picture in a file is animated.
@@ -191,7 +191,7 @@ pub fn moves(path: &Path) -> Result<bool, PictureError> {
 
 /// Makes thumbnails of the picture in a file, one for each request. It takes time and memory: see
 /// the module's documentation.
-pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, PictureError> {
+pub fn thumbnails(path: &Path, wishes: &[ThumbnailSpec]) -> Result<Vec<Thumbnail>, PictureError> {
     let (format, mut decoder) = open(source(path)?)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let size = turned(decoder.dimensions(), orientation);
@@ -199,7 +199,7 @@ pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, Pictur
     let moves = moves_as(format, source(path)?)?;
     let mut decoder = Some(decoder);
     let mut decoded = None;
-    let mut answer = |wish: &Wish| {
+    let mut answer = |wish: &ThumbnailSpec| {
         let plan = Plan::of(size, *wish);
         if moves && wish.animated {
             let Some(plan) = plan else { return Ok(Thumbnail::Original(format)) };
@@ -231,7 +231,7 @@ pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, Pictur
     wishes.iter().map(&mut answer).collect()
 }
 
-fn source(path: &Path) -> Result<Sifted<BufReader<File>>, PictureError> {
+fn source(path: &Path) -> Result<FilteredPicture<BufReader<File>>, PictureError> {
     let file = BufReader::new(File::open(path)?);
     if file.get_ref().metadata()?.len() > limits::PICTURE_FILE_BYTES {
         let mut start = Vec::new();
@@ -239,7 +239,7 @@ fn source(path: &Path) -> Result<Sifted<BufReader<File>>, PictureError> {
         let known = image::guess_format(&start).ok().and_then(Format::of);
         return Err(known.map_or(PictureError::NotAPicture, |_| PictureError::TooLarge));
     }
-    Ok(Sifted::new(file)?)
+    Ok(FilteredPicture::new(file)?)
 }
 
 /// A decoder of a picture that is within the limits.
@@ -384,7 +384,7 @@ struct Plan {
 impl Plan {
     /// How to transform a picture of this size for the request. `None` if it is not larger: nothing
     /// is ever enlarged.
-    fn of(source: (u32, u32), wish: Wish) -> Option<Self> {
+    fn of(source: (u32, u32), wish: ThumbnailSpec) -> Option<Self> {
         let (width, height) = source;
         if width <= wish.width && height <= wish.height
             || wish.width.max(wish.height) > limits::THUMBNAIL_SIDE
@@ -445,7 +445,7 @@ mod tests {
 
     use super::*;
 
-    fn wish(width: u32, height: u32, method: Method) -> Wish {
+    fn wish(width: u32, height: u32, method: Method) -> ThumbnailSpec {
         usual(width, height, method)
     }
 
@@ -517,7 +517,7 @@ mod tests {
             let path = directory.path().join("picture");
             std::fs::write(&path, [starts[start], &rest].concat()).unwrap();
             let wish = wish(1, 1, Method::Crop);
-            let _ = thumbnails(&path, &[wish, Wish { animated: true, ..wish }]);
+            let _ = thumbnails(&path, &[wish, ThumbnailSpec { animated: true, ..wish }]);
         }
     }
 }

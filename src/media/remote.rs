@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
 use super::{
-    Place, Receiving, Store,
+    FileLocation, IncomingFile, Store,
     store::{entries, if_there, remove_if_there},
 };
 use logcabin_record::command::FileHash;
@@ -72,7 +72,7 @@ pub struct RemoteFiles {
 }
 
 /// A copy that may be deleted.
-struct Kept {
+struct CachedFile {
     used: SystemTime,
     bytes: u64,
     name: FileHash,
@@ -89,9 +89,9 @@ impl RemoteFiles {
     }
 
     /// The path of the copy.
-    pub fn place(&self, file: &RemoteFile) -> Place {
+    pub fn place(&self, file: &RemoteFile) -> FileLocation {
         let (store, name) = (Arc::clone(&self.store), name(&file.address));
-        Place { store, name, hash: file.hash, size: file.size }
+        FileLocation { store, name, hash: file.hash, size: file.size }
     }
 
     /// The metadata of the copy of the file at this address, if there is one. Does not count as a
@@ -128,10 +128,10 @@ impl RemoteFiles {
     /// # Errors
     /// When it cannot be written, or the disk would not leave enough space for the log
     /// ([`io::ErrorKind::StorageFull`]).
-    pub async fn receive(self: &Arc<Self>, length: Option<u64>) -> io::Result<Arriving> {
+    pub async fn receive(self: &Arc<Self>, length: Option<u64>) -> io::Result<IncomingCopy> {
         let receiving = self.store.receive(length).await?;
         let room = Room { files: Arc::clone(self), bytes: 0 };
-        Ok(Arriving { receiving, room })
+        Ok(IncomingCopy { receiving, room })
     }
 
     /// Deletes the copy of the file at this address, with its thumbnails. Returns whether there was
@@ -180,7 +180,7 @@ impl RemoteFiles {
         length(self.about(name)) + length(self.store.path(name))
     }
 
-    fn all(&self) -> io::Result<Vec<Kept>> {
+    fn all(&self) -> io::Result<Vec<CachedFile>> {
         let mut all = Vec::new();
         for directory in entries(&self.about)? {
             for path in entries(&directory)? {
@@ -188,7 +188,7 @@ impl RemoteFiles {
                 let (Some(name), Some(about)) = (name, if_there(fs::metadata(&path))?) else {
                     continue;
                 };
-                all.push(Kept { used: about.modified()?, bytes: self.bytes(&name), name });
+                all.push(CachedFile { used: about.modified()?, bytes: self.bytes(&name), name });
             }
         }
         Ok(all)
@@ -275,12 +275,12 @@ impl Drop for Room {
 
 /// A copy being received. Its partial file is deleted when this is dropped.
 #[derive(Debug)]
-pub struct Arriving {
-    receiving: Receiving,
+pub struct IncomingCopy {
+    receiving: IncomingFile,
     room: Room,
 }
 
-impl Arriving {
+impl IncomingCopy {
     /// Adds the next piece.
     ///
     /// # Errors

@@ -217,7 +217,7 @@ impl Store {
     /// # Errors
     /// When it cannot be written, or the disk would become too full for the log
     /// ([`io::ErrorKind::StorageFull`]).
-    pub async fn receive(self: &Arc<Self>, length: Option<u64>) -> io::Result<Receiving> {
+    pub async fn receive(self: &Arc<Self>, length: Option<u64>) -> io::Result<IncomingFile> {
         let store = Arc::clone(self);
         let begun = spawn_blocking(move || {
             store.must_have_room(length.unwrap_or(0))?;
@@ -225,7 +225,7 @@ impl Store {
             let file = File::create_new(&temporary.0)?;
             let hasher = blake3::Hasher::new();
             let writing = Writing { store, file, hasher, size: 0, unsynced: 0 };
-            Ok(Receiving {
+            Ok(IncomingFile {
                 writing: Some(writing),
                 temporary,
                 waiting: Vec::new(),
@@ -236,7 +236,11 @@ impl Store {
     }
 
     /// Deletes a file that was not recorded after all, unless something names it or soon will.
-    pub fn discard(&self, file: Held, named: impl FnOnce(&FileHash) -> bool) -> io::Result<()> {
+    pub fn discard(
+        &self,
+        file: PinnedFile,
+        named: impl FnOnce(&FileHash) -> bool,
+    ) -> io::Result<()> {
         let hash = file.hash;
         drop(file);
         let held = self.held.lock();
@@ -384,9 +388,9 @@ impl Store {
         Ok(())
     }
 
-    fn hold(self: &Arc<Self>, hash: FileHash, size: u64) -> Held {
+    fn hold(self: &Arc<Self>, hash: FileHash, size: u64) -> PinnedFile {
         *self.held.lock().entry(hash).or_default() += 1;
-        Held { store: Arc::clone(self), hash, size }
+        PinnedFile { store: Arc::clone(self), hash, size }
     }
 
     /// Creates a directory and its parents durably.
@@ -442,7 +446,7 @@ fn is_older(file: &Path, age: Duration) -> io::Result<bool> {
 
 /// An incoming file. It is deleted when this is dropped.
 #[derive(Debug)]
-pub struct Receiving {
+pub struct IncomingFile {
     /// `None` during a write, or after one has failed.
     writing: Option<Writing>,
     temporary: Temporary,
@@ -471,7 +475,7 @@ impl Drop for Temporary {
     }
 }
 
-impl Receiving {
+impl IncomingFile {
     /// Adds the next piece.
     pub async fn write(&mut self, piece: Bytes) -> io::Result<()> {
         self.waiting_bytes += piece.len();
@@ -524,7 +528,7 @@ impl Receiving {
     }
 
     /// Renames the complete file into place, durably, and holds it until a record names it.
-    pub async fn finish(mut self) -> io::Result<Held> {
+    pub async fn finish(mut self) -> io::Result<PinnedFile> {
         self.write_waiting().await?;
         let Writing { store, file, hasher, size, .. } =
             self.writing.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -546,14 +550,14 @@ impl Receiving {
 
 /// A file in its place, which is not deleted while this exists, even if no record names it.
 #[derive(Debug)]
-pub struct Held {
+pub struct PinnedFile {
     store: Arc<Store>,
     pub hash: FileHash,
     /// Its length in bytes.
     pub size: u64,
 }
 
-impl Drop for Held {
+impl Drop for PinnedFile {
     fn drop(&mut self) {
         let mut held = self.store.held.lock();
         if let Some(count) = held.get_mut(&self.hash) {
@@ -586,7 +590,7 @@ mod tests {
         Arc::new(Store::open(directory, 0, 250).unwrap())
     }
 
-    async fn add(store: &Arc<Store>, content: &'static [u8]) -> Held {
+    async fn add(store: &Arc<Store>, content: &'static [u8]) -> PinnedFile {
         let mut receiving = store.receive(None).await.unwrap();
         for piece in content.chunks(3) {
             receiving.write(Bytes::from_static(piece)).await.unwrap();

@@ -14,7 +14,7 @@ use logcabin_log::{
     nats::{NatsError, NatsLog, NatsOptions},
     store::{OpenError, SledLog, SledOptions},
 };
-use logcabin_media::{depot::Depot as _, store};
+use logcabin_media::{shared_store::SharedStore as _, store};
 use logcabin_record::{
     Offset, Record,
     codec::{self, Frame},
@@ -42,7 +42,7 @@ pub enum ClusterError {
 
 /// A moved log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct MovedLog {
     /// Its last record.
     pub last: Offset,
     /// How many uploaded files were copied.
@@ -69,7 +69,7 @@ fn options(log: &config::Log, server: &config::Server) -> Result<NatsOptions, Cl
 ///
 /// # Errors
 /// If the log is empty or already that of a node, or the cluster has a stream.
-pub async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
+pub async fn move_in(config: &Config) -> Result<MovedLog, ClusterError> {
     let options = options(&config.log, &config.server)?;
     let local = open(&config.server.data_dir)?;
     let last = *local.durable().borrow();
@@ -82,20 +82,20 @@ pub async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
     let log = NatsLog::found(local, options).await?;
     let mut files = 0;
     if config.media.dir == MediaDir::Auto {
-        let depot = Files::open(&log, Clock::system()).await?;
+        let shared_store = Files::open(&log, Clock::system()).await?;
         for (hash, path) in store::files(&store::directory(&config.server.data_dir))? {
-            depot.put(&hash, &path).await?;
+            shared_store.put(&hash, &path).await?;
             files += 1;
         }
     }
-    Ok(Moved { last, files })
+    Ok(MovedLog { last, files })
 }
 
 /// Turns the log of the last node into an embedded one, and removes the cluster.
 ///
 /// # Errors
 /// If other nodes are running, or the log lacks records of the cluster.
-pub async fn move_out(config: &Config) -> Result<Moved, ClusterError> {
+pub async fn move_out(config: &Config) -> Result<MovedLog, ClusterError> {
     let options = options(&config.log, &config.server)?;
     let local = open(&config.server.data_dir)?;
     if !local.is_of_cluster() {
@@ -116,18 +116,18 @@ pub async fn move_out(config: &Config) -> Result<Moved, ClusterError> {
         Files::delete(&log).await?;
     }
     Nodes::dissolve(&log).await?;
-    Ok(Moved { last: *local.durable().borrow(), files })
+    Ok(MovedLog { last: *local.durable().borrow(), files })
 }
 
 /// Fetches the files of the cluster that are not on this disk.
 async fn fetch_files(log: &NatsLog, data_dir: &Path) -> Result<u64, ClusterError> {
-    let depot = Files::open(log, Clock::system()).await?;
+    let shared_store = Files::open(log, Clock::system()).await?;
     let there = store::files(&store::directory(data_dir))?;
     let there: BTreeSet<_> = there.into_iter().map(|(hash, _)| hash).collect();
     let store = Arc::new(store::Store::open(data_dir, 0, u64::MAX)?);
     let mut fetched = 0;
-    for hash in depot.older(0).await?.into_iter().filter(|hash| !there.contains(hash)) {
-        let Some(mut contents) = depot.fetch(&hash).await? else { continue };
+    for hash in shared_store.older(0).await?.into_iter().filter(|hash| !there.contains(hash)) {
+        let Some(mut contents) = shared_store.fetch(&hash).await? else { continue };
         let mut receiving = store.receive(None).await?;
         loop {
             let mut piece = bytes::BytesMut::with_capacity(limits::MEDIA_PIECE_BYTES);
@@ -151,7 +151,7 @@ pub async fn join(
     log: &config::Log,
     server: &config::Server,
     from: Option<&Path>,
-) -> Result<Moved, ClusterError> {
+) -> Result<MovedLog, ClusterError> {
     let options = options(log, server)?;
     let local = open(&server.data_dir)?;
     if *local.durable().borrow() > Offset::ZERO && !local.is_of_cluster() {
@@ -170,7 +170,7 @@ pub async fn join(
     finish(local, options).await
 }
 
-async fn finish(local: Arc<SledLog>, options: NatsOptions) -> Result<Moved, ClusterError> {
+async fn finish(local: Arc<SledLog>, options: NatsOptions) -> Result<MovedLog, ClusterError> {
     let log = NatsLog::join(Arc::clone(&local), options).await?;
     let heads = heads(&local)?;
     log.start(heads, Box::new(|_| ()));
@@ -178,7 +178,7 @@ async fn finish(local: Arc<SledLog>, options: NatsOptions) -> Result<Moved, Clus
     let last = *local.durable().borrow();
     let closing = tokio::task::spawn_blocking(move || log.close()).await;
     closing.map_err(|error| ClusterError::Refused(error.to_string()))?;
-    Ok(Moved { last, files: 0 })
+    Ok(MovedLog { last, files: 0 })
 }
 
 /// The last record of each stream of a log.

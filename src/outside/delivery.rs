@@ -47,14 +47,14 @@ use logcabin_engine::{Engine, Rejected};
 use logcabin_log::{ReadError, follow::Follow};
 use logcabin_record::{
     Epoch, Offset, Origin, Record,
-    command::{AsideItem, UnderWay},
+    command::{SetAsideItem, UnderWay},
 };
 use logcabin_state::deliveries::Position;
 
 /// An external service that is told what the log contains for it.
 pub trait Receiver: Send + 'static {
     /// What was found in records and is delivered together.
-    type Found: Default + Send;
+    type Content: Default + Send;
     /// The form in which it is sent.
     type Parcel: Send + Sync;
 
@@ -67,26 +67,26 @@ pub trait Receiver: Send + 'static {
     /// Adds what this record means to the receiver, as of the record. Called once for each record,
     /// in order; after [`Receiver::restart`], from any record on. Returns whether it means
     /// anything.
-    fn read(&mut self, record: &Record, found: &mut Self::Found) -> Result<bool, ReadError>;
+    fn read(&mut self, record: &Record, found: &mut Self::Content) -> Result<bool, ReadError>;
 
     /// Whether nothing was found.
-    fn is_empty(found: &Self::Found) -> bool;
+    fn is_empty(found: &Self::Content) -> bool;
 
     /// Whether enough was found for one delivery.
-    fn is_full(found: &Self::Found) -> bool;
+    fn is_full(found: &Self::Content) -> bool;
 
     /// Forgets what was learned from earlier records: the next one may be any record.
     fn restart(&mut self);
 
     /// The content of a delivery, as of `up_to`, so that it is the same at each attempt.
-    fn pack(&self, found: Self::Found, up_to: Offset) -> Result<Self::Parcel, ReadError>;
+    fn pack(&self, found: Self::Content, up_to: Offset) -> Result<Self::Parcel, ReadError>;
 
     /// Sends it. If that fails, it is sent again; if it is refused, in parts.
     fn hand_over(
         &self,
         id: &str,
         parcel: &Self::Parcel,
-    ) -> impl Future<Output = Result<(), NotTaken>> + Send;
+    ) -> impl Future<Output = Result<(), DeliveryFailure>> + Send;
 
     /// Notified when a new attempt is likely to succeed.
     fn is_back(&self) -> &Notify;
@@ -94,7 +94,7 @@ pub trait Receiver: Send + 'static {
 
 /// Why a delivery was not taken. The texts go to the server's log output.
 #[derive(Clone, Debug)]
-pub enum NotTaken {
+pub enum DeliveryFailure {
     /// It may be taken at the next attempt.
     Failed(String),
     /// Its content is refused, with this status.
@@ -102,7 +102,7 @@ pub enum NotTaken {
 }
 
 /// What became of a delivery.
-enum Delivered {
+enum DeliveryOutcome {
     Taken,
     /// The receiver, which takes other deliveries, refuses the content with this status; without
     /// one, it cannot be sent.
@@ -111,7 +111,7 @@ enum Delivered {
 
 /// Why a delivery cannot continue now.
 #[derive(Debug, Error)]
-enum Stuck {
+enum DeliveryStopped {
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
@@ -121,7 +121,7 @@ enum Stuck {
 /// Delivers to `receiver` until the server shuts down. A new receiver starts with the records from
 /// now on.
 pub async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown: Shutdown) {
-    let told = Told::new(receiver.name());
+    let told = DeliveryMetrics::new(receiver.name());
     let mut delivery = Delivery { receiver, engine, told };
     let mut retry = Retry::default();
     loop {
@@ -155,11 +155,11 @@ enum Never {}
 struct Delivery<R> {
     receiver: R,
     engine: Arc<Engine>,
-    told: Told,
+    told: DeliveryMetrics,
 }
 
 /// What was found in records.
-struct Harvest<F> {
+struct Collected<F> {
     found: F,
     /// The records in which it was found.
     causes: Vec<Offset>,
@@ -170,7 +170,7 @@ struct Harvest<F> {
 }
 
 /// The metrics of a receiver, while this process delivers to it.
-struct Told {
+struct DeliveryMetrics {
     name: String,
     position: IntGauge,
     arrived: IntCounter,
@@ -178,7 +178,7 @@ struct Told {
     set_aside: IntCounter,
 }
 
-impl Told {
+impl DeliveryMetrics {
     fn new(name: &str) -> Self {
         let Metrics { delivery_position, delivery_attempts, delivery_set_aside, .. } = metrics();
         Self {
@@ -195,7 +195,7 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for DeliveryMetrics {
     fn drop(&mut self) {
         // Another node may deliver now.
         let _ = metrics().delivery_position.remove_label_values(&[&self.name]);
@@ -203,7 +203,7 @@ impl Drop for Told {
 }
 
 impl<R: Receiver> Delivery<R> {
-    async fn run(&mut self) -> Result<Never, Stuck> {
+    async fn run(&mut self) -> Result<Never, DeliveryStopped> {
         let engine = Arc::clone(&self.engine);
         self.receiver.restart();
         let noted = engine.state().deliveries.position(self.receiver.name());
@@ -234,7 +234,7 @@ impl<R: Receiver> Delivery<R> {
                     self.find(&mut records, last, R::is_full).await?
                 }
             };
-            let Harvest { found, causes, unreadable, at } = harvest;
+            let Collected { found, causes, unreadable, at } = harvest;
             arrived |= !unreadable.is_empty();
             for record in unreadable {
                 self.set_aside(&mut position, record, None, "reading it panicked".to_owned());
@@ -264,7 +264,7 @@ impl<R: Receiver> Delivery<R> {
                 }
             };
             match self.deliver(&under_way, found, &causes).await? {
-                Delivered::Never(..) if causes.len() > 1 => {
+                DeliveryOutcome::Never(..) if causes.len() > 1 => {
                     ends.retain(|end| *end > at);
                     ends.extend([at, causes[causes.len() / 2 - 1]]);
                     records.skip_to(position.done.next());
@@ -272,11 +272,11 @@ impl<R: Receiver> Delivery<R> {
                     position.under_way = None;
                     continue;
                 }
-                Delivered::Never(status, reason) => {
+                DeliveryOutcome::Never(status, reason) => {
                     let record = causes.first().copied().unwrap_or(at);
                     self.set_aside(&mut position, record, status, reason);
                 }
-                Delivered::Taken => {}
+                DeliveryOutcome::Taken => {}
             }
             ends.retain(|end| *end > at);
             (position.done, position.under_way) = (at, None);
@@ -289,9 +289,10 @@ impl<R: Receiver> Delivery<R> {
         &mut self,
         records: &mut Follow,
         to: Offset,
-        enough: impl Fn(&R::Found) -> bool,
-    ) -> Result<Harvest<R::Found>, ReadError> {
-        let (mut found, mut causes, mut unreadable) = (R::Found::default(), Vec::new(), Vec::new());
+        enough: impl Fn(&R::Content) -> bool,
+    ) -> Result<Collected<R::Content>, ReadError> {
+        let (mut found, mut causes, mut unreadable) =
+            (R::Content::default(), Vec::new(), Vec::new());
         let mut at = records.next_offset().prev();
         while at < to
             && let Some(record) = records.ready()?
@@ -313,7 +314,7 @@ impl<R: Receiver> Delivery<R> {
             // A receiver that lags far behind does not keep others from the processor.
             consume_budget().await;
         }
-        Ok(Harvest { found, causes, unreadable, at })
+        Ok(Collected { found, causes, unreadable, at })
     }
 
     async fn note(&self, position: &Position) -> Result<(), Rejected> {
@@ -333,21 +334,21 @@ impl<R: Receiver> Delivery<R> {
         warn!(to, %record, status, reason, "a record is never delivered and is set aside");
         self.told.set_aside.inc();
         let (item, at_ms) = ("record".to_owned(), self.engine.clock().now_ms());
-        position.set_aside.add(AsideItem { record: Some(record), item, at_ms, status, reason });
+        position.set_aside.add(SetAsideItem { record: Some(record), item, at_ms, status, reason });
     }
 
     /// Sends until it has arrived, or is known never to arrive.
     async fn deliver(
         &self,
         under_way: &UnderWay,
-        found: R::Found,
+        found: R::Content,
         causes: &[Offset],
-    ) -> Result<Delivered, ReadError> {
+    ) -> Result<DeliveryOutcome, ReadError> {
         let to = self.receiver.name();
         let pack = AssertUnwindSafe(|| self.receiver.pack(found, under_way.up_to));
         let Ok(parcel) = catch_unwind(pack) else {
             error!(to, up_to = %under_way.up_to, "building a delivery panicked");
-            return Ok(Delivered::Never(None, "building it panicked".to_owned()));
+            return Ok(DeliveryOutcome::Never(None, "building it panicked".to_owned()));
         };
         let parcel = parcel?;
         let mut retry = Retry::default();
@@ -361,11 +362,11 @@ impl<R: Receiver> Delivery<R> {
             }
             let reason = match handed_over {
                 Ok(()) => break,
-                Err(NotTaken::Failed(reason)) => reason,
-                Err(NotTaken::Refused(status, said)) => match self.probe(under_way).await? {
+                Err(DeliveryFailure::Failed(reason)) => reason,
+                Err(DeliveryFailure::Refused(status, said)) => match self.probe(under_way).await? {
                     Ok(()) => {
                         self.told.failed.inc();
-                        return Ok(Delivered::Never(Some(status), said));
+                        return Ok(DeliveryOutcome::Never(Some(status), said));
                     }
                     Err(_) => format!("it refuses everything, with status {status}: {said}"),
                 },
@@ -383,12 +384,12 @@ impl<R: Receiver> Delivery<R> {
         if failed > 0 {
             info!(to, failed, "delivery succeeded after a failure");
         }
-        Ok(Delivered::Taken)
+        Ok(DeliveryOutcome::Taken)
     }
 
     /// Whether the receiver takes an empty delivery.
-    async fn probe(&self, under_way: &UnderWay) -> Result<Result<(), NotTaken>, ReadError> {
-        let parcel = self.receiver.pack(R::Found::default(), under_way.up_to)?;
+    async fn probe(&self, under_way: &UnderWay) -> Result<Result<(), DeliveryFailure>, ReadError> {
+        let parcel = self.receiver.pack(R::Content::default(), under_way.up_to)?;
         let id = transaction_id(self.engine.state().epoch(), under_way.up_to, true);
         Ok(self.receiver.hand_over(&id, &parcel).await)
     }
@@ -451,7 +452,7 @@ mod tests {
     }
 
     impl Receiver for Stubborn {
-        type Found = Vec<u64>;
+        type Content = Vec<u64>;
         type Parcel = Vec<u64>;
 
         const TRACED_AS: &'static str = "test";
@@ -483,7 +484,7 @@ mod tests {
             Ok(found)
         }
 
-        async fn hand_over(&self, id: &str, parcel: &Vec<u64>) -> Result<(), NotTaken> {
+        async fn hand_over(&self, id: &str, parcel: &Vec<u64>) -> Result<(), DeliveryFailure> {
             let mut tries = self.0.tries.lock();
             let again = tries.last().is_some_and(|(last, _)| last == id);
             tries.push((id.to_owned(), parcel.clone()));
@@ -492,7 +493,7 @@ mod tests {
                 self.0.arrived.notify_one();
                 Ok(())
             } else {
-                Err(NotTaken::Failed("not the first time".to_owned()))
+                Err(DeliveryFailure::Failed("not the first time".to_owned()))
             }
         }
 
@@ -600,7 +601,7 @@ mod tests {
     }
 
     impl Receiver for Picky {
-        type Found = Vec<u64>;
+        type Content = Vec<u64>;
         type Parcel = Vec<u64>;
 
         const TRACED_AS: &'static str = "test";
@@ -631,15 +632,15 @@ mod tests {
             Ok(found)
         }
 
-        async fn hand_over(&self, id: &str, parcel: &Vec<u64>) -> Result<(), NotTaken> {
+        async fn hand_over(&self, id: &str, parcel: &Vec<u64>) -> Result<(), DeliveryFailure> {
             let Taken { refused, refuses_all, told, ids, asked, .. } = &*self.0;
             asked.notify_one();
             if refuses_all.load(Ordering::SeqCst) {
-                return Err(NotTaken::Refused(400, "nothing".to_owned()));
+                return Err(DeliveryFailure::Refused(400, "nothing".to_owned()));
             }
             ids.lock().push(id.to_owned());
             if parcel.iter().any(|offset| refused.lock().contains(offset)) {
-                return Err(NotTaken::Refused(413, "not that".to_owned()));
+                return Err(DeliveryFailure::Refused(413, "not that".to_owned()));
             }
             told.lock().extend(parcel);
             Ok(())

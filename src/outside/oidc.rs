@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tokio::sync::Mutex;
 
-use crate::outbound::{Ask, Outbound, OutboundError};
+use crate::outbound::{Outbound, OutboundError, OutboundRequest};
 use logcabin_base::{limits, secret_text::SecretText};
 use logcabin_config::Sso;
 
@@ -186,12 +186,12 @@ pub struct Provider {
     /// The redirect URI.
     callback: RedirectUrl,
     outbound: Outbound,
-    known: Mutex<Known>,
+    known: Mutex<ProviderCache>,
 }
 
 /// Cached metadata of a provider.
 #[derive(Default)]
-struct Known {
+struct ProviderCache {
     metadata: Option<(Arc<CoreProviderMetadata>, Instant)>,
     failed: Option<(String, Instant)>,
 }
@@ -425,8 +425,10 @@ impl Provider {
         match answer {
             Ok(metadata) => {
                 let metadata = Arc::new(metadata);
-                *known =
-                    Known { metadata: Some((Arc::clone(&metadata), Instant::now())), failed: None };
+                *known = ProviderCache {
+                    metadata: Some((Arc::clone(&metadata), Instant::now())),
+                    failed: None,
+                };
                 Ok(metadata)
             }
             Err(reason) => {
@@ -497,12 +499,12 @@ impl Provider {
                 let (parts, body) = request.into_parts();
                 let url = parts.uri.to_string();
                 let url = url.parse().map_err(|_| OutboundError::Address(url))?;
-                let ask = Ask {
+                let ask = OutboundRequest {
                     headers: parts.headers,
                     body: body.into(),
-                    ..Ask::new(parts.method, url)
+                    ..OutboundRequest::new(parts.method, url)
                 };
-                let answer = outbound.ask(ask).await?;
+                let answer = outbound.send(ask).await?;
                 let mut response = HttpResponse::new(answer.body.to_vec());
                 *response.status_mut() = answer.status;
                 *response.headers_mut() = answer.headers;
@@ -544,7 +546,9 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let outbound = Outbound::new(
             &logcabin_config::Outbound::default(),
-            &logcabin_base::bodies::Bodies::new(logcabin_config::Config::default().body_shares()),
+            &logcabin_base::bodies::BodyBudget::new(
+                logcabin_config::Config::default().body_shares(),
+            ),
         )
         .unwrap();
         Provider::load(file.path(), "http://localhost/callback", &outbound)

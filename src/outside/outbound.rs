@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use logcabin_base::bodies::{Bodies, Full, Payer};
+use logcabin_base::bodies::{BodyBudget, Full, Principal};
 use logcabin_base::limits;
 use logcabin_base::network::{Range, is_public};
 use logcabin_config::{self as config, FilePath};
@@ -26,12 +26,12 @@ pub struct Outbound {
     /// The client for public addresses only.
     public: Option<PublicOnly>,
     /// Memory for answers on their way.
-    bodies: Arc<Bodies>,
+    bodies: Arc<BodyBudget>,
 }
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct OutboundRequest {
     pub method: Method,
     /// The target.
     pub url: Url,
@@ -48,7 +48,7 @@ pub struct Ask {
 
 /// An answer, whatever its status. Redirects are not followed but returned.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct OutboundResponse {
     pub status: StatusCode,
     pub headers: HeaderMap,
     /// The whole body.
@@ -151,7 +151,7 @@ impl Resolve for PublicOnly {
     }
 }
 
-impl Ask {
+impl OutboundRequest {
     /// A request without a body.
     pub fn new(method: Method, url: Url) -> Self {
         Self {
@@ -190,7 +190,7 @@ impl Ask {
     }
 }
 
-impl Answer {
+impl OutboundResponse {
     /// The body as JSON.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, OutboundError> {
         serde_json::from_slice(&self.body).map_err(OutboundError::Unexpected)
@@ -199,7 +199,7 @@ impl Answer {
 
 impl Outbound {
     /// The client. It trusts the certificates of the operating system and of the configuration.
-    pub fn new(config: &config::Outbound, bodies: &Arc<Bodies>) -> Result<Self, OutboundError> {
+    pub fn new(config: &config::Outbound, bodies: &Arc<BodyBudget>) -> Result<Self, OutboundError> {
         let bodies = Arc::clone(bodies);
         Ok(Self { client: builder(config)?.build()?, public: None, bodies })
     }
@@ -209,7 +209,7 @@ impl Outbound {
     /// because a proxy would resolve the names.
     pub fn public_only(
         config: &config::Outbound,
-        bodies: &Arc<Bodies>,
+        bodies: &Arc<BodyBudget>,
         allowed: &[Range],
     ) -> Result<Self, OutboundError> {
         let public = PublicOnly { allowed: allowed.into() };
@@ -229,8 +229,8 @@ impl Outbound {
     ///
     /// # Errors
     /// When there is no answer in time, or it is too large.
-    pub async fn ask(&self, ask: Ask) -> Result<Answer, OutboundError> {
-        let Ask { method, url, headers, body, timeout, max_bytes, cut } = ask;
+    pub async fn send(&self, ask: OutboundRequest) -> Result<OutboundResponse, OutboundError> {
+        let OutboundRequest { method, url, headers, body, timeout, max_bytes, cut } = ask;
         if let Some(public) = &self.public {
             public.check(&url)?;
         }
@@ -238,7 +238,7 @@ impl Outbound {
         let request = self.client.request(method, url).headers(headers).body(body).timeout(timeout);
         let mut response = request.send().await?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
-        let mut held = self.bodies.begin(Payer::Asked(host), limits::BODY_WEIGHT);
+        let mut held = self.bodies.begin(Principal::Asked(host), limits::BODY_WEIGHT);
         let (mut body, mut dropped) = (BytesMut::new(), std::pin::pin!(held.watch()));
         loop {
             let part = tokio::select! {
@@ -262,12 +262,12 @@ impl Outbound {
         held.arrived(false);
         let body = body.freeze();
         let body = if body.len() > limits::SMALL_BODY_BYTES { held.keep(body) } else { body };
-        Ok(Answer { status, headers, body })
+        Ok(OutboundResponse { status, headers, body })
     }
 
     /// Sends a request. Its answer has begun, and is not limited.
-    pub(crate) async fn begin(&self, ask: Ask) -> Result<Response, OutboundError> {
-        let Ask { method, url, headers, body, .. } = ask;
+    pub(crate) async fn begin(&self, ask: OutboundRequest) -> Result<Response, OutboundError> {
+        let OutboundRequest { method, url, headers, body, .. } = ask;
         if let Some(public) = &self.public {
             public.check(&url)?;
         }
@@ -308,12 +308,12 @@ mod tests {
     use super::*;
     use logcabin_config::Config;
 
-    async fn ask(allowed: &[&str], url: &str) -> Result<Answer, OutboundError> {
+    async fn ask(allowed: &[&str], url: &str) -> Result<OutboundResponse, OutboundError> {
         let allowed: Vec<Range> = allowed.iter().map(|range| range.parse().unwrap()).collect();
-        let bodies = Bodies::new(Config::default().body_shares());
+        let bodies = BodyBudget::new(Config::default().body_shares());
         let outbound =
             Outbound::public_only(&config::Outbound::default(), &bodies, &allowed).unwrap();
-        outbound.ask(Ask::new(Method::GET, url.parse().unwrap())).await
+        outbound.send(OutboundRequest::new(Method::GET, url.parse().unwrap())).await
     }
 
     #[tokio::test]

@@ -40,9 +40,9 @@ pub fn admits(events: &EventStore, room: &Room, server: &ServerName) -> Result<b
 /// Since when a homeserver has been in a room without a break, as precisely as is needed for the
 /// events after some record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stay(Option<Offset>);
+pub struct ServerStay(Option<Offset>);
 
-impl Stay {
+impl ServerStay {
     pub fn of(room: &Room, server: &ServerName, up_to: Offset) -> Self {
         if !room.has_server(server) {
             return Self(None);
@@ -67,7 +67,7 @@ impl Stay {
 }
 
 /// Whether this homeserver tells `server` of an event.
-pub fn concerns(event: &StoredEvent, server: &ServerName, stay: Stay) -> bool {
+pub fn concerns(event: &StoredEvent, server: &ServerName, stay: ServerStay) -> bool {
     let is_in = stay.0.is_some_and(|since| since < event.offset);
     is_told(event, server) && (is_in || target(event).is_some_and(|of| of == *server))
 }

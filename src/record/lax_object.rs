@@ -49,12 +49,12 @@ pub struct LaxObject {
     /// The object, with a zero in place of each of these numbers.
     object: CanonicalJsonObject,
     /// The numbers, if there are any.
-    odd: Option<Box<Odd>>,
+    odd: Option<Box<OddNumbers>>,
 }
 
 /// Where in a value there are such numbers, and which.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Odd {
+enum OddNumbers {
     Number(Box<str>),
     Members(BTreeMap<String, Self>),
     Elements(BTreeMap<usize, Self>),
@@ -169,7 +169,7 @@ impl LaxObject {
 
     /// Removes a member, with its numbers.
     pub(crate) fn remove(&mut self, name: &str) -> Option<CanonicalJsonValue> {
-        if let Some(Odd::Members(members)) = self.odd.as_deref_mut() {
+        if let Some(OddNumbers::Members(members)) = self.odd.as_deref_mut() {
             members.remove(name);
             if members.is_empty() {
                 self.odd = None;
@@ -182,10 +182,10 @@ impl LaxObject {
         self.remove(name);
         self.object.insert(name.to_owned(), CanonicalJsonValue::Object(member.object));
         let odd = member.odd.map(|odd| (name.to_owned(), *odd));
-        if let Some(Odd::Members(members)) = self.odd.as_deref_mut() {
+        if let Some(OddNumbers::Members(members)) = self.odd.as_deref_mut() {
             members.extend(odd);
         } else if let Some(odd) = odd {
-            self.odd = Some(Box::new(Odd::Members([odd].into())));
+            self.odd = Some(Box::new(OddNumbers::Members([odd].into())));
         }
     }
 
@@ -242,7 +242,7 @@ impl LaxObject {
             return Err(LaxError::of("it is too large"));
         }
         let mut object = self.object.clone();
-        if let Some(Odd::Number(depth)) = self.odd_member("depth") {
+        if let Some(OddNumbers::Number(depth)) = self.odd_member("depth") {
             if !depth.bytes().all(|byte| byte.is_ascii_digit()) {
                 return Err(LaxError::of("its depth is not a natural number"));
             }
@@ -252,9 +252,9 @@ impl LaxObject {
         check_pdu_format(&object, &rules.event_format).map_err(LaxError)
     }
 
-    fn odd_member(&self, name: &str) -> Option<&Odd> {
+    fn odd_member(&self, name: &str) -> Option<&OddNumbers> {
         match self.odd.as_deref() {
-            Some(Odd::Members(members)) => members.get(name),
+            Some(OddNumbers::Members(members)) => members.get(name),
             _ => None,
         }
     }
@@ -442,17 +442,17 @@ fn member<'a>(object: &'a CanonicalJsonObject, names: &[&str]) -> Option<&'a Can
 /// The next value of a text in canonical form, and its odd numbers.
 fn value<'a>(
     tokens: &mut impl Iterator<Item = Token<'a>>,
-) -> Option<(CanonicalJsonValue, Option<Odd>)> {
+) -> Option<(CanonicalJsonValue, Option<OddNumbers>)> {
     first_value(tokens.next()?, tokens)
 }
 
 fn first_value<'a>(
     first: Token<'a>,
     tokens: &mut impl Iterator<Item = Token<'a>>,
-) -> Option<(CanonicalJsonValue, Option<Odd>)> {
+) -> Option<(CanonicalJsonValue, Option<OddNumbers>)> {
     Some(match first {
         Token::Number(number) if !is_strict(number) => {
-            (CanonicalJsonValue::Integer(Int::default()), Some(Odd::Number(number.into())))
+            (CanonicalJsonValue::Integer(Int::default()), Some(OddNumbers::Number(number.into())))
         }
         Token::Number(number) => (CanonicalJsonValue::Integer(number.parse().ok()?), None),
         Token::Text(text) => (CanonicalJsonValue::String(text.into_owned()), None),
@@ -469,7 +469,7 @@ fn first_value<'a>(
                 odd.extend(of.map(|of| (elements.len(), of)));
                 elements.push(element);
             }
-            let odd = (!odd.is_empty()).then_some(Odd::Elements(odd));
+            let odd = (!odd.is_empty()).then_some(OddNumbers::Elements(odd));
             (CanonicalJsonValue::Array(elements), odd)
         }
         Token::BeginObject => {
@@ -479,14 +479,14 @@ fn first_value<'a>(
                 odd.extend(of.map(|of| (name.to_string(), of)));
                 members.insert(name.into_owned(), member);
             }
-            let odd = (!odd.is_empty()).then_some(Odd::Members(odd));
+            let odd = (!odd.is_empty()).then_some(OddNumbers::Members(odd));
             (CanonicalJsonValue::Object(members), odd)
         }
         Token::End => return None,
     })
 }
 
-fn write_object(out: &mut String, object: &CanonicalJsonObject, odd: Option<&Odd>) {
+fn write_object(out: &mut String, object: &CanonicalJsonObject, odd: Option<&OddNumbers>) {
     out.push('{');
     for (at, (name, value)) in object.iter().enumerate() {
         if at > 0 {
@@ -495,7 +495,7 @@ fn write_object(out: &mut String, object: &CanonicalJsonObject, odd: Option<&Odd
         out.push_str(&CanonicalJsonValue::String(name.clone()).to_string());
         out.push(':');
         let of = match odd {
-            Some(Odd::Members(members)) => members.get(name),
+            Some(OddNumbers::Members(members)) => members.get(name),
             _ => None,
         };
         write_value(out, value, of);
@@ -503,11 +503,11 @@ fn write_object(out: &mut String, object: &CanonicalJsonObject, odd: Option<&Odd
     out.push('}');
 }
 
-fn write_value(out: &mut String, value: &CanonicalJsonValue, odd: Option<&Odd>) {
+fn write_value(out: &mut String, value: &CanonicalJsonValue, odd: Option<&OddNumbers>) {
     match (value, odd) {
-        (CanonicalJsonValue::Integer(_), Some(Odd::Number(number))) => out.push_str(number),
+        (CanonicalJsonValue::Integer(_), Some(OddNumbers::Number(number))) => out.push_str(number),
         (CanonicalJsonValue::Object(object), Some(_)) => write_object(out, object, odd),
-        (CanonicalJsonValue::Array(elements), Some(Odd::Elements(of))) => {
+        (CanonicalJsonValue::Array(elements), Some(OddNumbers::Elements(of))) => {
             out.push('[');
             for (at, element) in elements.iter().enumerate() {
                 if at > 0 {

@@ -75,7 +75,7 @@ pub(super) struct Entry<'a> {
 
 /// A position in the order of hits: the higher, the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct HitPosition {
     /// The relevance of the hit, in thousandths; 0 if the order ignores it.
     pub rank: u32,
     pub event: Offset,
@@ -84,8 +84,8 @@ pub struct Place {
 /// A text that contains all search words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hit {
-    pub place: Place,
-    /// The event that contains the text: [`Place::event`] or an edit of it.
+    pub place: HitPosition,
+    /// The event that contains the text: [`HitPosition::event`] or an edit of it.
     pub version: Offset,
     /// The `created` of its room.
     pub room: Offset,
@@ -103,7 +103,7 @@ pub struct Query<'a> {
     pub rooms: &'a HashSet<Offset>,
     pub order: Order,
     /// Only hits after this position.
-    pub after: Option<Place>,
+    pub after: Option<HitPosition>,
     /// Only texts up to and including this offset.
     pub until: Offset,
     /// The most hits.
@@ -462,7 +462,7 @@ impl Bm25StatisticsProvider for Evenly {
 struct First {
     rooms: Arc<HashSet<Offset>>,
     order: Order,
-    after: Option<Place>,
+    after: Option<HitPosition>,
     until: Offset,
     most: usize,
     /// How many texts may still be examined.
@@ -472,21 +472,21 @@ struct First {
 struct FirstOfSegment {
     rooms: Arc<HashSet<Offset>>,
     order: Order,
-    after: Option<Place>,
+    after: Option<HitPosition>,
     until: Offset,
     room: Arc<dyn ColumnValues<u64>>,
     event: Arc<dyn ColumnValues<u64>>,
     version: Arc<dyn ColumnValues<u64>>,
-    found: Found,
+    found: TopHits,
 }
 
 /// The best hits so far, and some more.
-struct Found {
+struct TopHits {
     most: usize,
     hits: Vec<Hit>,
 }
 
-impl Found {
+impl TopHits {
     fn add(&mut self, hit: Hit) {
         self.hits.push(hit);
         if self.hits.len() >= self.most.saturating_mul(2).max(64) {
@@ -528,7 +528,7 @@ impl Collector for First {
             room: column("room")?,
             event: column("event")?,
             version: column("version")?,
-            found: Found { most: self.most, hits: Vec::new() },
+            found: TopHits { most: self.most, hits: Vec::new() },
         })
     }
 
@@ -561,7 +561,7 @@ impl Collector for First {
     }
 
     fn merge_fruits(&self, segments: Vec<Vec<Hit>>) -> tantivy::Result<Vec<Hit>> {
-        let mut found = Found { most: self.most, hits: Vec::new() };
+        let mut found = TopHits { most: self.most, hits: Vec::new() };
         segments.into_iter().flatten().for_each(|hit| found.add(hit));
         Ok(found.in_order())
     }
@@ -580,7 +580,7 @@ impl FirstOfSegment {
         // In thousandths: the same words may be summed in another order elsewhere.
         let rank = (score * 1000.0).round().clamp(0.0, 1e9) as u32;
         let ordered = if self.order == Order::Rank { rank } else { 0 };
-        let place = Place { rank: ordered, event: offset(&self.event) };
+        let place = HitPosition { rank: ordered, event: offset(&self.event) };
         if self.after.is_none_or(|after| place < after) {
             self.found.add(Hit { place, version, room, rank });
         }

@@ -34,7 +34,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use self::index::{Entry, Mark, Reader, Writer};
-pub use self::index::{Hit, Key, Order, Place, Query, Snapshot};
+pub use self::index::{Hit, HitPosition, Key, Order, Query, Snapshot};
 use logcabin_base::{
     background,
     metrics::{Background, metrics},

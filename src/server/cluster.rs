@@ -10,12 +10,12 @@ use super::{
 };
 #[cfg(feature = "nats")]
 use logcabin_base::{
-    bodies::Bodies,
+    bodies::BodyBudget,
     clock::{Clock, millis},
     shutdown::Shutdown,
     token_key,
 };
-use logcabin_cluster::nats::{Files, Me, Nodes};
+use logcabin_cluster::nats::{Files, NodeIdentity, Nodes};
 use logcabin_config::Config;
 use logcabin_config::MediaDir;
 use logcabin_engine as engine;
@@ -24,8 +24,8 @@ use logcabin_log::{
     StreamHeads,
     nats::{NatsLog, NatsOptions},
 };
-use logcabin_media::depot::Depot;
-use logcabin_outside::outbound::{Ask, Outbound};
+use logcabin_media::shared_store::SharedStore;
+use logcabin_outside::outbound::{Outbound, OutboundRequest};
 use logcabin_record::Offset;
 
 /// The log, before anything is read from it.
@@ -115,7 +115,7 @@ async fn check_durability(config: &Config) -> Result<(), ServerError> {
         );
         return Ok(());
     }
-    let client = Outbound::new(&config.outbound, &Bodies::new(config.body_shares()));
+    let client = Outbound::new(&config.outbound, &BodyBudget::new(config.body_shares()));
     let client = client.map_err(|error| ServerError::Cluster(error.to_string()))?;
     for monitor in config.log.monitors.iter() {
         let url = monitor.url().map_err(ServerError::Cluster)?;
@@ -141,8 +141,11 @@ async fn check_durability(config: &Config) -> Result<(), ServerError> {
 #[cfg(feature = "nats")]
 async fn describe(client: &Outbound, url: &reqwest::Url) -> Result<serde_json::Value, String> {
     let url = url.join("varz").map_err(|error| error.to_string())?;
-    let ask = Ask { timeout: MONITOR_TIMEOUT, ..Ask::new(http::Method::GET, url) };
-    let answer = client.ask(ask).await.map_err(|error| error.to_string())?;
+    let ask = OutboundRequest {
+        timeout: MONITOR_TIMEOUT,
+        ..OutboundRequest::new(http::Method::GET, url)
+    };
+    let answer = client.send(ask).await.map_err(|error| error.to_string())?;
     answer.json().map_err(|error| error.to_string())
 }
 
@@ -171,7 +174,7 @@ impl Opened {
         let from = *self.local.durable().borrow();
         log.caught_up().await?;
         let applied = self.local.durable().borrow().get() - from.get();
-        let me = Me {
+        let me = NodeIdentity {
             name: config.log.node_name(&config.server),
             id: log.node_id().map_err(|error| ServerError::Cluster(error.to_string()))?,
             bind: config.server.bind.iter().map(ToString::to_string).collect(),
@@ -192,11 +195,11 @@ impl Opened {
             token_key::adopt(data_dir, &shared)
                 .map_err(|error| ServerError::Cluster(format!("tokens.key: {error}")))?;
         }
-        let depot: Option<Arc<dyn Depot>> = match config.media.dir {
+        let shared_store: Option<Arc<dyn SharedStore>> = match config.media.dir {
             MediaDir::Auto => Some(Arc::new(Files::open(log, Clock::system()).await?)),
             MediaDir::Path(_) => None,
         };
-        let shared = Shared { cluster: Some(nodes), depot };
+        let shared = Shared { cluster: Some(nodes), shared_store };
         Ok(Some(Joined { shared, failure: log.failure() }))
     }
 

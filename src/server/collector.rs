@@ -24,12 +24,12 @@ pub(super) fn attributes(server: &Server) -> [(&'static str, String); 3] {
 
 /// Whether the collector takes a signal. A change is logged once.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct CollectorStatus {
     signal: &'static str,
     is_failing: AtomicBool,
 }
 
-impl Taken {
+impl CollectorStatus {
     pub(super) const fn new(signal: &'static str) -> Self {
         Self { signal, is_failing: AtomicBool::new(false) }
     }

@@ -8,7 +8,7 @@ use tracing::warn;
 use super::tasks::Tasks;
 use logcabin_base::shutdown::Shutdown;
 use logcabin_edge::api;
-use logcabin_ops::admin::office::Office;
+use logcabin_ops::admin::context::ActContext;
 use logcabin_service::observe::Observer;
 
 /// How often the names that no page has asked for yet are read.
@@ -31,14 +31,14 @@ pub(super) fn begin(
     });
     // This task stores the totals on disk.
     tasks.wait_for("totals for the console", totals);
-    let (office, stop) = (Arc::clone(&app.office), shutdown.clone());
-    tasks.keep("names of rooms", move || learn_names(Arc::clone(&office), stop.clone()));
+    let (context, stop) = (Arc::clone(&app.context), shutdown.clone());
+    tasks.keep("names of rooms", move || learn_names(Arc::clone(&context), stop.clone()));
 }
 
 /// Reads the names of rooms, again and again, until the server stops.
-async fn learn_names(office: Arc<Office>, shutdown: Shutdown) {
+async fn learn_names(context: Arc<ActContext>, shutdown: Shutdown) {
     while !shutdown.is_given() {
-        let (learning, stopping) = (Arc::clone(&office), shutdown.clone());
+        let (learning, stopping) = (Arc::clone(&context), shutdown.clone());
         let learned = tokio::task::spawn_blocking(move || {
             learning.room_names.learn(&learning.engine, || !stopping.is_given())
         });

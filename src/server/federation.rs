@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use super::{ServerError, open};
-use logcabin_base::{bodies::Bodies, limits, shutdown::Shutdown};
+use logcabin_base::{bodies::BodyBudget, limits, shutdown::Shutdown};
 use logcabin_config::{Config, Federation, FilePath};
 use logcabin_edge::{
     api::{self, Server},
@@ -57,7 +57,7 @@ impl Listening {
         self,
         app: &Arc<Server>,
         config: &Config,
-        bodies: &Arc<Bodies>,
+        bodies: &Arc<BodyBudget>,
         shutdown: &Shutdown,
     ) -> Result<(Arc<Edge<Server>>, BoxFuture<'static, ()>), ServerError> {
         let Self { listeners, tls } = self;

@@ -26,7 +26,7 @@ use tracing::{error, info, warn};
 
 use self::{
     manager::Manager,
-    open::{Core, Named, Parts},
+    open::{Components, ConfiguredFiles, Core},
     tasks::Tasks,
 };
 use logcabin_base::{metrics::otlp, shutdown::Shutdown};
@@ -42,7 +42,7 @@ use logcabin_log::{
     store::{OpenError, SledLog},
 };
 use logcabin_ops::{
-    admin::{self, office::Office},
+    admin::{self, context::ActContext},
     proof, socket,
 };
 use logcabin_search::Search;
@@ -130,7 +130,7 @@ async fn serve(
     started: Box<dyn FnOnce(&Config) + '_>,
 ) -> Result<(), ServerError> {
     // Invalid files are reported before anything is changed.
-    let named = Named::load(&config)?;
+    let named = ConfiguredFiles::load(&config)?;
     open::warn_of(&config.registration, &config.server);
     // The log first: its lock makes this process the server, and a second one gets an error.
     let log = cluster::open_log(&config).await?;
@@ -161,18 +161,18 @@ async fn serve(
         });
     }
     let shared = joined.map(|joined| joined.shared).unwrap_or_default();
-    let open::Shared { cluster, depot } = shared.clone();
+    let open::Shared { cluster, shared_store } = shared.clone();
     let bodies = Arc::clone(&named.bodies);
-    let parts = Parts::new(&config, named, &mut core, shared, &shutdown)?;
+    let parts = Components::new(&config, named, &mut core, shared, &shutdown)?;
     let (app, snapshots) = (Arc::clone(&parts.app), Arc::clone(&parts.snapshots));
     let mut tasks = Tasks::new(shutdown.clone(), cluster.clone());
     if let Some(admin) =
-        serve_admin(&config.server.data_dir, &core.log.local, Arc::clone(&app.office), &shutdown)
+        serve_admin(&config.server.data_dir, &core.log.local, Arc::clone(&app.context), &shutdown)
     {
         tasks.wait_for("admin socket", admin);
     }
     let observer = open::observer(&config, &core, &parts);
-    tasks::begin(&config, &core, parts, depot, &mut tasks).await;
+    tasks::begin(&config, &core, parts, shared_store, &mut tasks).await;
     if let Some(listener) = metrics_at {
         metrics::serve_on(listener, Arc::clone(&observer), &config, shutdown.clone())?;
     }
@@ -236,12 +236,12 @@ async fn serve(
 fn serve_admin(
     data_dir: &Path,
     log: &Arc<SledLog>,
-    office: Arc<Office>,
+    context: Arc<ActContext>,
     shutdown: &Shutdown,
 ) -> Option<JoinHandle<()>> {
     let path = socket::socket_path(data_dir);
     let log = Arc::clone(log) as Arc<dyn Log>;
-    match admin::serve(&path, log, Some(office), shutdown.clone()) {
+    match admin::serve(&path, log, Some(context), shutdown.clone()) {
         Ok(task) => Some(task),
         Err(error) => {
             // The server works without it; the tool then reads the archive.

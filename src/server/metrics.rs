@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::{
     ServerError,
-    collector::{self, Taken},
+    collector::{self, CollectorStatus},
     open,
 };
 use logcabin_base::{
@@ -76,7 +76,7 @@ pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown:
     let headers = headers_of(&headers);
     info!(%url, "metrics are sent");
     let every = Duration::from_secs(config.metrics.every_seconds);
-    let taken = Taken::new("metrics");
+    let taken = CollectorStatus::new("metrics");
     loop {
         let is_last = tokio::select! {
             () = tokio::time::sleep(every) => false,

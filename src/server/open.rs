@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use super::{ServerError, cluster::Opened, memory::Caches};
 use logcabin_base::{
     background,
-    bodies::Bodies,
+    bodies::BodyBudget,
     clock::{Clock, millis, random_bytes},
     disk, limits,
     long_work::LongWork,
@@ -40,10 +40,10 @@ use logcabin_log::{
     archive::{ArchiveOptions, Archiver},
     store::{SledLog, SledOptions},
 };
-use logcabin_media::{self as media, depot::Depot};
-use logcabin_ops::admin::office::Office;
+use logcabin_media::{self as media, shared_store::SharedStore};
+use logcabin_ops::admin::context::ActContext;
 use logcabin_outside::{
-    appservice::{Questions, Services},
+    appservice::{QueryClient, Services},
     mail::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -70,7 +70,7 @@ use logcabin_service::{
     policies,
     presence::{self, Tracker},
     public_rooms::Catalogue,
-    rendezvous::Meetings,
+    rendezvous::RendezvousSessions,
     samples::Samples,
     tally::Tally,
     uiaa,
@@ -78,7 +78,7 @@ use logcabin_service::{
 use logcabin_snapshot::{self as snapshot, StartedFrom};
 
 /// Reads the metrics that are not counted but looked up at each scrape.
-pub(super) fn observer(config: &Config, core: &Core, parts: &Parts) -> Arc<Observer> {
+pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<Observer> {
     let archive = core.archiver.as_ref().map(|archiver| observe::Archive {
         archived: archiver.archived(),
         failure: archiver.failure(),
@@ -105,9 +105,9 @@ pub(super) fn observer(config: &Config, core: &Core, parts: &Parts) -> Arc<Obser
 }
 
 /// The files that the configuration names, read and checked before anything is changed.
-pub(super) struct Named {
+pub(super) struct ConfiguredFiles {
     /// The memory for bodies in transit, shared by all listeners and all outbound requests.
-    pub(super) bodies: Arc<Bodies>,
+    pub(super) bodies: Arc<BodyBudget>,
     services: Services,
     outbound: Outbound,
     messages: Arc<Messages>,
@@ -117,11 +117,11 @@ pub(super) struct Named {
     to_gateways: Outbound,
 }
 
-impl Named {
+impl ConfiguredFiles {
     pub(super) fn load(config: &Config) -> Result<Self, ServerError> {
         let services = Services::load(&config.appservices.files, &config.server.name)
             .map_err(|error| ServerError::Appservice(error.into()))?;
-        let bodies = Bodies::new(config.body_shares());
+        let bodies = BodyBudget::new(config.body_shares());
         let outbound = Outbound::new(&config.outbound, &bodies)
             .map_err(|error| ServerError::Outbound(error.into()))?;
         let messages = Messages::new(&config.email, &config.sms, &config.server.name, &outbound)
@@ -172,7 +172,7 @@ pub(super) async fn listen(
 #[derive(Clone, Default)]
 pub(super) struct Shared {
     pub(super) cluster: Option<Arc<dyn Cluster>>,
-    pub(super) depot: Option<Arc<dyn Depot>>,
+    pub(super) shared_store: Option<Arc<dyn SharedStore>>,
 }
 
 /// The log and its archive.
@@ -187,7 +187,7 @@ impl Core {
     /// The log must be open already: its lock makes this process the server.
     pub(super) async fn open(
         config: &Config,
-        named: &Named,
+        named: &ConfiguredFiles,
         log: Opened,
     ) -> Result<Self, ServerError> {
         // Before the log takes appends: an archive that is ahead of the log, or belongs to another
@@ -203,26 +203,34 @@ impl Core {
 }
 
 /// The core of a server: the program behind the endpoints, and what its background tasks need.
-pub(super) struct Parts {
+pub(super) struct Components {
     pub(super) app: Arc<api::Server>,
     pub(super) snapshots: Arc<snapshot::Keeper>,
     pub(super) pushers: Arc<Pushers>,
 }
 
-impl Parts {
+impl Components {
     pub(super) fn new(
         config: &Config,
-        named: Named,
+        named: ConfiguredFiles,
         core: &mut Core,
-        Shared { cluster, depot }: Shared,
+        Shared { cluster, shared_store }: Shared,
         shutdown: &Shutdown,
     ) -> Result<Self, ServerError> {
         let bodies = named.bodies;
-        let Named { services, outbound, messages, stages, providers, clients, to_gateways, .. } =
-            named;
+        let ConfiguredFiles {
+            services,
+            outbound,
+            messages,
+            stages,
+            providers,
+            clients,
+            to_gateways,
+            ..
+        } = named;
         let engine = &core.engine;
         let in_query = config.appservices.token_in_query;
-        let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
+        let appservice_queries = Arc::new(QueryClient::new(outbound.clone(), &services, in_query));
         let unread = Arc::new(Unread::default());
         let snapshots = snapshot::Keeper::new(
             snapshot::directory(&config.server.data_dir),
@@ -243,9 +251,9 @@ impl Parts {
             false => None,
         };
         let others = (federation.clone(), cluster.clone());
-        let media = Media::open(config, &bodies, engine, others.0, others.1, depot)
+        let media = Media::open(config, &bodies, engine, others.0, others.1, shared_store)
             .map_err(|error| ServerError::Media(error.into()))?;
-        let office = Arc::new(Office {
+        let context = Arc::new(ActContext {
             engine: Arc::clone(engine),
             passwords: Arc::clone(&passwords),
             policy: config.passwords.clone(),
@@ -288,15 +296,15 @@ impl Parts {
                 shutdown: shutdown.clone(),
             },
             cluster,
-            office,
+            context,
             auth: api::Authentication {
                 passwords,
                 uiaa: uiaa::Sessions::tagged(tag),
                 stages,
                 nonces: Nonces::tagged(tag),
                 deliveries: Deliveries::default(),
-                rendezvous: Meetings::tagged(tag),
-                former_rendezvous: Meetings::tagged(tag),
+                rendezvous: RendezvousSessions::tagged(tag),
+                former_rendezvous: RendezvousSessions::tagged(tag),
             },
             signing: api::Signing { signer, lasting },
             oauth: api::Oauth {
@@ -327,11 +335,11 @@ impl Parts {
                 messages,
                 providers,
                 services,
-                questions,
+                appservice_queries,
                 federation,
                 wrong_signatures: Refundable::new(limits::WRONG_SIGNATURES),
-                asking: Default::default(),
-                entering: Default::default(),
+                query_rates: Default::default(),
+                entry_attempts: Default::default(),
             },
             media,
             presence: tracker(&config.presence, engine),

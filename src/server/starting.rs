@@ -18,7 +18,7 @@ use logcabin_edge::{
     http::{ApiError, App, Edge, OpenTo, Reply, Session, Table, serve},
 };
 use logcabin_outside::appservice::Service;
-use logcabin_service::health::Trouble;
+use logcabin_service::health::HealthProblem;
 
 /// When clients should come back, in seconds.
 const RETRY_S: &str = "5";
@@ -92,8 +92,8 @@ impl App for Starting {
 }
 
 impl Healthy for Starting {
-    fn troubles(&self) -> BoxFuture<'_, Vec<Trouble>> {
-        let trouble = Trouble { check: "projections", reason: "The server is starting." };
+    fn troubles(&self) -> BoxFuture<'_, Vec<HealthProblem>> {
+        let trouble = HealthProblem { check: "projections", reason: "The server is starting." };
         Box::pin(std::future::ready(vec![trouble]))
     }
 }

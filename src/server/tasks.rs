@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tracing::error;
 
 use super::{
-    open::{Core, Parts},
+    open::{Components, Core},
     sweep::sweep,
 };
 use logcabin_base::{shutdown::Shutdown, timers};
@@ -16,7 +16,7 @@ use logcabin_config::Config;
 use logcabin_edge::api;
 use logcabin_engine::Engine;
 use logcabin_log::archive::Archiver;
-use logcabin_media::depot::Depot;
+use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::{admin::rooms::shutdown as shutdowns, proof};
 use logcabin_service::{
     accounts, appservices, delayed, federation, guests, last_seen, media, oauth, policies,
@@ -124,11 +124,11 @@ impl Tasks {
 pub(super) async fn begin(
     config: &Config,
     core: &Core,
-    parts: Parts,
-    depot: Option<Arc<dyn Depot>>,
+    parts: Components,
+    shared_store: Option<Arc<dyn SharedStore>>,
     tasks: &mut Tasks,
 ) {
-    let Parts { app, snapshots, pushers } = parts;
+    let Components { app, snapshots, pushers } = parts;
     let (engine, shutdown) = (&core.engine, tasks.shutdown.clone());
     match appservices::register_senders(engine, &app.outside.services).await {
         Ok(()) => {}
@@ -142,8 +142,9 @@ pub(super) async fn begin(
     tasks.keep_leased("application services", move || {
         let (app, shutdown) = again.clone();
         async move {
-            let api::Outside { services, questions, .. } = &app.outside;
-            appservices::deliver(&app.engine, services, questions, timeout, &shutdown).await;
+            let api::Outside { services, appservice_queries, .. } = &app.outside;
+            appservices::deliver(&app.engine, services, appservice_queries, timeout, &shutdown)
+                .await;
         }
     });
     match tasks.cluster.clone() {
@@ -216,11 +217,11 @@ pub(super) async fn begin(
         let (files, shutdown) = again.clone();
         media::sweep(files, shutdown)
     };
-    match depot {
+    match shared_store {
         // One directory, or the only one.
         None => drop(tasks.keep_leased("files", sweep_files)),
         // Each node has copies of its own.
-        Some(depot) => {
+        Some(shared_store) => {
             tasks.keep("files", sweep_files);
             let again = (Arc::clone(&app.media), shutdown.clone());
             tasks.keep("files of other nodes", move || {
@@ -229,8 +230,8 @@ pub(super) async fn begin(
             });
             let again = (Arc::clone(&app.media), shutdown.clone());
             tasks.keep_leased("files", move || {
-                let ((files, shutdown), depot) = (again.clone(), Arc::clone(&depot));
-                media::shared::sweep(files, depot, shutdown)
+                let ((files, shutdown), shared_store) = (again.clone(), Arc::clone(&shared_store));
+                media::shared::sweep(files, shared_store, shutdown)
             });
         }
     }

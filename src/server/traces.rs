@@ -14,7 +14,7 @@ use tracing::info;
 
 use super::{
     ServerError,
-    collector::{self, Taken},
+    collector::{self, CollectorStatus},
 };
 use logcabin_base::{
     limits,
@@ -30,7 +30,8 @@ pub(super) fn begin(config: &Config) -> Result<(), ServerError> {
     let url = collector::url(endpoint, "traces");
     let client = outbound::client(&config.outbound, limits::TRACE_TIMEOUT);
     let client = client.map_err(|error| unusable(error.to_string()))?;
-    let sender = Sender { client, runtime: Handle::current(), taken: Taken::new("traces") };
+    let sender =
+        Sender { client, runtime: Handle::current(), taken: CollectorStatus::new("traces") };
     let exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(sender)
@@ -67,7 +68,7 @@ pub(super) async fn end() {
 struct Sender {
     client: reqwest::Client,
     runtime: Handle,
-    taken: Taken,
+    taken: CollectorStatus,
 }
 
 impl HttpClient for Sender {

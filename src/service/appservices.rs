@@ -8,7 +8,7 @@ use logcabin_base::shutdown::Shutdown;
 use logcabin_decide::account::Register;
 use logcabin_engine::{Engine, Rejected};
 use logcabin_outside::{
-    appservice::{Questions, Services, Transactions},
+    appservice::{QueryClient, Services, Transactions},
     delivery,
 };
 use logcabin_record::Origin;
@@ -33,13 +33,13 @@ pub async fn register_senders(engine: &Engine, services: &Services) -> Result<()
 pub async fn deliver(
     engine: &Arc<Engine>,
     services: &Services,
-    questions: &Arc<Questions>,
+    appservice_queries: &Arc<QueryClient>,
     timeout: Duration,
     shutdown: &Shutdown,
 ) {
     let mut deliveries = JoinSet::new();
     for service in services.iter().filter(|service| service.url.is_some()) {
-        let push = Transactions::new(service, engine, questions, timeout);
+        let push = Transactions::new(service, engine, appservice_queries, timeout);
         deliveries.spawn(delivery::keep(push, Arc::clone(engine), shutdown.clone()));
     }
     while deliveries.join_next().await.is_some() {}

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use logcabin_base::{limits, timers::Timed};
 use logcabin_decide::{
     Refusal, canonical,
-    delayed::{Before, GiveUp, SendDelayed},
+    delayed::{GiveUp, PreviousOutcome, SendDelayed},
     send::SendEvent,
 };
 use logcabin_engine::{Engine, Rejected, Work};
@@ -114,7 +114,7 @@ impl Sender {
                 match self.engine.propose(Origin::server(), proposal).await {
                     Ok(sent) => {
                         // It was sent; or something else finished or restarted it meanwhile.
-                        let _: Before = sent.into_inner();
+                        let _: PreviousOutcome = sent.into_inner();
                         return Ok(());
                     }
                     // The log does not accept writes now; the event is not to blame.
@@ -129,7 +129,8 @@ impl Sender {
         };
         let outcome = (self.given_up)(unsendable);
         let given_up = GiveUp { delay_id, user_id, outcome, ts };
-        let _: Before = self.engine.propose(Origin::server(), given_up).await?.into_inner();
+        let _: PreviousOutcome =
+            self.engine.propose(Origin::server(), given_up).await?.into_inner();
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ pub struct Health {
 
 /// Something that the server cannot do. Anybody may read it: it names no path, and quotes no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Trouble {
+pub struct HealthProblem {
     /// The part of the server.
     pub check: &'static str,
     /// What is wrong with it.
@@ -32,9 +32,9 @@ pub struct Trouble {
 
 impl Health {
     /// Why the server should get no requests now. Nothing, if it should.
-    pub async fn troubles(&self) -> Vec<Trouble> {
+    pub async fn troubles(&self) -> Vec<HealthProblem> {
         let mut troubles = Vec::new();
-        let mut found = |check, reason| troubles.push(Trouble { check, reason });
+        let mut found = |check, reason| troubles.push(HealthProblem { check, reason });
         if self.shutdown.is_given() {
             found("server", "The server is stopping.");
         }

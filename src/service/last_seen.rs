@@ -23,7 +23,7 @@ pub struct LastSeen {
     /// By the session of the device.
     devices: Cache<Offset, Arc<Mutex<Entry>>>,
     /// Sessions whose last use is to be recorded.
-    due: Mutex<Vec<Due>>,
+    due: Mutex<Vec<DueSighting>>,
     /// The pause between two records of a device; none if nothing is recorded.
     every_ms: Option<u64>,
 }
@@ -39,7 +39,7 @@ struct Entry {
 }
 
 #[derive(Debug)]
-struct Due {
+struct DueSighting {
     session: Offset,
     user_id: OwnedUserId,
     device_id: OwnedDeviceId,
@@ -89,7 +89,7 @@ impl LastSeen {
             *noted_ms = now_ms;
             drop(entry);
             let (user_id, device_id) = (user_id.to_owned(), device_id.to_owned());
-            self.due.lock().push(Due { session, user_id, device_id });
+            self.due.lock().push(DueSighting { session, user_id, device_id });
         }
     }
 
@@ -138,7 +138,7 @@ impl LastSeen {
     /// What is to be recorded now.
     fn take_due(&self) -> Vec<(OwnedUserId, OwnedDeviceId, Sighting)> {
         let due = std::mem::take(&mut *self.due.lock());
-        let sighted = |Due { session, user_id, device_id }| {
+        let sighted = |DueSighting { session, user_id, device_id }| {
             let entry = self.devices.get(&session)?;
             let sighting = entry.lock().sighting.clone();
             Some((user_id, device_id, sighting))

@@ -5,7 +5,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use logcabin_base::rate::{Limiter, household};
+use logcabin_base::rate::{Limiter, network_prefix};
 use logcabin_config::RateLimits;
 
 /// The recent messages.
@@ -20,7 +20,7 @@ impl Notices {
     /// Counts a message that another node has sent for `client`.
     pub fn counted_elsewhere(&self, client: IpAddr) {
         if let Some(askers) = &self.0 {
-            let _ = askers.take(&household(client));
+            let _ = askers.take(&network_prefix(client));
         }
     }
 
@@ -30,7 +30,7 @@ impl Notices {
     /// The time to wait if it must not be sent now.
     pub fn count(&self, client: IpAddr) -> Result<(), Duration> {
         let Some(askers) = &self.0 else { return Ok(()) };
-        askers.take(&household(client))
+        askers.take(&network_prefix(client))
     }
 }
 

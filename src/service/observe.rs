@@ -47,7 +47,7 @@ pub struct Observer {
     pub archive: Option<Archive>,
     pub directories: Directories,
     /// When the files were last looked at, and what the runtime had done by the last look.
-    pub last: Mutex<Last>,
+    pub last: Mutex<LastObservation>,
 }
 
 /// The archive.
@@ -90,7 +90,7 @@ impl Directories {
 
 /// What was found at the last look.
 #[derive(Default)]
-pub struct Last {
+pub struct LastObservation {
     files: Option<Instant>,
     busy: Duration,
 }

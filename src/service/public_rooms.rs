@@ -18,7 +18,7 @@ use logcabin_state::Room;
 /// The descriptions of listed rooms that were requested so far. Each is cached until the state that
 /// it was made from changes.
 #[derive(Debug, Default)]
-pub struct Catalogue(DashMap<OwnedRoomId, (MadeFrom, Arc<PublicRoomsChunk>)>);
+pub struct Catalogue(DashMap<OwnedRoomId, (CatalogueSource, Arc<PublicRoomsChunk>)>);
 
 /// The state events that describe a room.
 const DESCRIBING: [StateEventType; 8] = [
@@ -32,7 +32,7 @@ const DESCRIBING: [StateEventType; 8] = [
     StateEventType::RoomGuestAccess,
 ];
 
-type MadeFrom = [(Option<Offset>, Option<Offset>); DESCRIBING.len()];
+type CatalogueSource = [(Option<Offset>, Option<Offset>); DESCRIBING.len()];
 
 impl Catalogue {
     /// More than the expected number of listed rooms; above it, the cache is cleared.

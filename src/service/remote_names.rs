@@ -22,7 +22,7 @@ use logcabin_read::events::as_shown;
 use logcabin_record::Offset;
 use logcabin_state::{
     Room,
-    names::{Fit, Names},
+    names::{MatchQuality, Names},
 };
 
 /// How many names more than there are users may have been removed before an index is made again.
@@ -31,7 +31,7 @@ const REMOVED: usize = 500;
 /// A user of another homeserver, as the rooms show them in which they were found.
 #[derive(Clone, Debug)]
 pub struct RemoteUser {
-    pub fit: Fit,
+    pub fit: MatchQuality,
     pub display_name: Option<String>,
     pub avatar_url: Option<OwnedMxcUri>,
 }
@@ -42,13 +42,13 @@ pub struct RemoteNames(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    rooms: HashMap<OwnedRoomId, Known>,
+    rooms: HashMap<OwnedRoomId, CachedRoom>,
     /// Counts the searches.
     now: u64,
 }
 
-struct Known {
-    room: Arc<Mutex<OfRoom>>,
+struct CachedRoom {
+    room: Arc<Mutex<RoomNames>>,
     /// The last search that looked at it.
     used: u64,
     /// How many users it had then.
@@ -57,7 +57,7 @@ struct Known {
 
 /// The users of other homeservers in a room.
 #[derive(Default)]
-struct OfRoom {
+struct RoomNames {
     /// As of this change of the room's state.
     at: Offset,
     names: Names,
@@ -108,10 +108,11 @@ impl RemoteNames {
         Ok(found)
     }
 
-    fn index(&self, room: &Room, now: u64) -> Arc<Mutex<OfRoom>> {
+    fn index(&self, room: &Room, now: u64) -> Arc<Mutex<RoomNames>> {
         let mut inner = self.0.lock();
         let known = inner.rooms.entry(room.id.clone());
-        let known = known.or_insert_with(|| Known { room: Arc::default(), used: now, users: 0 });
+        let known =
+            known.or_insert_with(|| CachedRoom { room: Arc::default(), used: now, users: 0 });
         known.used = now;
         Arc::clone(&known.room)
     }
@@ -143,7 +144,7 @@ impl RemoteNames {
     }
 }
 
-impl OfRoom {
+impl RoomNames {
     /// Brings it up to date. The cost is proportional to the changes of the room's state since.
     fn follow(&mut self, engine: &Engine, room: &Room) -> Result<(), ReadError> {
         let to = room.last_state_change(Offset::MAX);

@@ -15,21 +15,21 @@ use logcabin_base::{
 
 /// The open sessions.
 #[derive(Debug, Default)]
-pub struct Meetings {
+pub struct RendezvousSessions {
     inner: Mutex<Inner>,
     tag: Tag,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    meetings: HashMap<String, Meeting>,
+    meetings: HashMap<String, RendezvousSession>,
     /// When each session expires, and its id, in order: all have the same lifetime.
     ends: VecDeque<(u64, String)>,
 }
 
 /// The content of a session.
 #[derive(Clone, Debug)]
-pub struct Meeting {
+pub struct RendezvousSession {
     /// The last text.
     pub data: Bytes,
     /// The number of writes, from 1.
@@ -53,19 +53,19 @@ pub enum WriteError {
     TooOften,
 }
 
-impl Meetings {
+impl RendezvousSessions {
     /// No sessions yet; the ids of those to come have this mark.
     pub fn tagged(tag: Tag) -> Self {
         Self { inner: Mutex::default(), tag }
     }
 
     /// Opens a session. Returns its id and content. If there are too many, the oldest is closed.
-    pub fn begin(&self, data: Bytes, now_ms: u64) -> (String, Meeting) {
+    pub fn begin(&self, data: Bytes, now_ms: u64) -> (String, RendezvousSession) {
         let id = self.tag.mark(random_token());
         let lasts_ms = millis(limits::RENDEZVOUS);
         let ends_ms = now_ms.saturating_add(lasts_ms);
         let outcomes = HashMap::new();
-        let meeting = Meeting { data, writing: 1, written_ms: now_ms, ends_ms, outcomes };
+        let meeting = RendezvousSession { data, writing: 1, written_ms: now_ms, ends_ms, outcomes };
         let mut inner = self.inner.lock();
         let is_over = |inner: &Inner| {
             inner.meetings.len() >= limits::RENDEZVOUS_SESSIONS
@@ -82,7 +82,7 @@ impl Meetings {
     }
 
     /// The content.
-    pub fn look(&self, id: &str, now_ms: u64) -> Option<Meeting> {
+    pub fn look(&self, id: &str, now_ms: u64) -> Option<RendezvousSession> {
         let inner = self.inner.lock();
         inner.meetings.get(id).filter(|meeting| now_ms < meeting.ends_ms).cloned()
     }
@@ -96,12 +96,12 @@ impl Meetings {
         seen: Option<u64>,
         data: Bytes,
         now_ms: u64,
-    ) -> Result<Meeting, WriteError> {
+    ) -> Result<RendezvousSession, WriteError> {
         let mut inner = self.inner.lock();
         let meeting = inner.meetings.get_mut(id).filter(|meeting| now_ms < meeting.ends_ms);
         let meeting = meeting.ok_or(WriteError::NoMeeting)?;
         if let Some(outcome) = transaction.and_then(|id| meeting.outcomes.get(id)) {
-            return outcome.map(|writing| Meeting { writing, ..meeting.clone() });
+            return outcome.map(|writing| RendezvousSession { writing, ..meeting.clone() });
         }
         if meeting.writing >= limits::RENDEZVOUS_WRITES
             || meeting.outcomes.len() as u64 >= limits::RENDEZVOUS_WRITES
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn of_two_who_write_at_once_one_is_told_to_look_again() {
-        let meetings = Meetings::default();
+        let meetings = RendezvousSessions::default();
         let (id, begun) = meetings.begin("a".into(), 0);
         let write = |data: &'static str, seen| meetings.write(&id, None, seen, data.into(), SOON);
         assert_eq!(write("b", Some(begun.writing)).map(|now| now.writing), Ok(2));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_transaction_has_one_outcome() {
-        let meetings = Meetings::default();
+        let meetings = RendezvousSessions::default();
         let (id, _) = meetings.begin("a".into(), 0);
         let write = |transaction, seen| {
             let written = meetings.write(&id, Some(transaction), Some(seen), "b".into(), SOON);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn meetings_end_by_themselves_and_are_not_too_many() {
-        let meetings = Meetings::default();
+        let meetings = RendezvousSessions::default();
         let (first, begun) = meetings.begin("a".into(), 0);
         assert!(meetings.look(&first, begun.ends_ms - 1).is_some());
         assert!(meetings.look(&first, begun.ends_ms).is_none());
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn nobody_writes_without_end() {
-        let meetings = Meetings::default();
+        let meetings = RendezvousSessions::default();
         let (id, _) = meetings.begin("a".into(), 0);
         let write =
             |seen: u64| meetings.write(&id, Some(&seen.to_string()), Some(seen), "b".into(), SOON);

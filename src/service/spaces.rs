@@ -95,10 +95,10 @@ impl Described {
 
 /// A room, and the homeservers that are asked for it: what one says is not believed of those who
 /// ask another.
-type Asked = (OwnedRoomId, Vec<OwnedServerName>);
+type DescriptionKey = (OwnedRoomId, Vec<OwnedServerName>);
 
 /// What other homeservers said of rooms, or that nobody would say anything, for some minutes.
-pub struct Descriptions(Cache<Asked, Description, ByWeight>);
+pub struct Descriptions(Cache<DescriptionKey, Description, ByWeight>);
 
 #[derive(Clone)]
 struct Description {
@@ -110,8 +110,8 @@ struct Description {
 #[derive(Clone)]
 struct ByWeight;
 
-impl Weighter<Asked, Description> for ByWeight {
-    fn weight(&self, (room_id, via): &Asked, description: &Description) -> u64 {
+impl Weighter<DescriptionKey, Description> for ByWeight {
+    fn weight(&self, (room_id, via): &DescriptionKey, description: &Description) -> u64 {
         let names: usize = via.iter().map(|server| server.as_str().len() + 32).sum();
         (room_id.as_str().len() + names) as u64 + 128 + description.weight
     }
@@ -131,7 +131,7 @@ impl Descriptions {
     }
 
     /// Remembers what was said of a room, or that nobody said anything.
-    pub fn keep(&self, asked: Asked, said: Option<Described>) {
+    pub fn keep(&self, asked: DescriptionKey, said: Option<Described>) {
         let time: Duration =
             if said.is_some() { limits::DESCRIPTION_TIME.0 } else { limits::DESCRIPTION_TIME.1 };
         let weight = said.as_ref().map_or(0, Described::weight) as u64;

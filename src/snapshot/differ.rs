@@ -34,9 +34,9 @@ enum Step {
 
 /// A path into a tree.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place(Vec<Step>);
+pub(super) struct ValuePath(Vec<Step>);
 
-impl Place {
+impl ValuePath {
     /// The first path at which two trees differ.
     pub(super) fn first(a: &Value, b: &Value) -> Option<Self> {
         let mut steps = Vec::new();
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ValuePath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (number, step) in self.0.iter().enumerate() {
             if number > 0 {
@@ -164,7 +164,7 @@ pub(super) fn difference<E>(
     to: Offset,
     mut replayed: impl FnMut(Offset) -> Result<State, E>,
 ) -> Result<Difference, E> {
-    let place = Place::first(held, right).unwrap_or_default();
+    let place = ValuePath::first(held, right).unwrap_or_default();
     let due = place.of(right);
     let mut is_so = |offset| {
         let state = replayed(offset)?;
@@ -196,8 +196,8 @@ mod tests {
     fn the_path_of_the_first_difference_is_outermost_first() {
         let first = |a: &str, b: &str| {
             let (a, b) = (tree(a), tree(b));
-            let there = Place::first(&a, &b).map(|place| place.to_string());
-            let back = Place::first(&b, &a).map(|place| place.to_string());
+            let there = ValuePath::first(&a, &b).map(|place| place.to_string());
+            let back = ValuePath::first(&b, &a).map(|place| place.to_string());
             assert_eq!(there, back, "which is held and which is right does not matter");
             there
         };
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_path_finds_the_same_entry_even_if_others_precede_it() {
-        let place = Place::first(
+        let place = ValuePath::first(
             &tree(r#"[["ben", 1], ["cay", 2]]"#),
             &tree(r#"[["ben", 1], ["cay", 3]]"#),
         );

@@ -13,7 +13,8 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tracing::{error, info, warn};
 
 use super::{
-    Difference, Header, Kept, SnapshotError, StartedFrom, differ::difference, list, read, write,
+    Difference, Header, SnapshotError, SnapshotFile, StartedFrom, differ::difference, list, read,
+    write,
 };
 use crate::shutdown_digest::ShutdownDigest;
 use logcabin_base::{
@@ -79,7 +80,7 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Where they were.
-    pub held: Holder,
+    pub held: FaultLocation,
     /// The last record at which everything is known to have matched.
     pub after: Offset,
     /// The record at which it did not.
@@ -93,7 +94,7 @@ pub struct Fault {
 /// Where projections are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Holder {
+pub enum FaultLocation {
     /// In a snapshot, which was removed.
     Snapshot,
     /// In the server, which now uses the replayed projections.
@@ -122,7 +123,7 @@ struct Rebuilt {
     state: State,
     /// The snapshots that matched it, newest first.
     good: Vec<(Offset, PathBuf)>,
-    found: Option<Found>,
+    found: Option<PendingFault>,
 }
 
 /// The result of a comparison with the live projections.
@@ -130,11 +131,11 @@ struct Compared {
     through: Offset,
     /// Whether the replayed ones replaced them.
     replaced: bool,
-    found: Option<Found>,
+    found: Option<PendingFault>,
 }
 
 /// A fault whose first difference is still to be located.
-struct Found {
+struct PendingFault {
     fault: Fault,
     /// The wrong state, as of the offset in the fault or later.
     held: Arc<State>,
@@ -142,7 +143,7 @@ struct Found {
     section: &'static Section,
 }
 
-impl Found {
+impl PendingFault {
     /// Locates the first difference, by replays. Blocks.
     fn locate(
         &self,
@@ -172,8 +173,9 @@ impl Keeper {
         let known = known.and_then(|text| serde_json::from_slice::<Status>(&text).ok());
         let mut known = known.unwrap_or_default();
         // This is the restart that was asked for.
-        if let Some(fault) = known.fault.as_mut().filter(|fault| fault.held == Holder::Stale) {
-            fault.held = Holder::Server;
+        if let Some(fault) = known.fault.as_mut().filter(|fault| fault.held == FaultLocation::Stale)
+        {
+            fault.held = FaultLocation::Server;
         }
         let status = Mutex::new(Status {
             provisional: begun.provisional.iter().map(ToString::to_string).collect(),
@@ -211,10 +213,10 @@ impl Keeper {
     }
 
     /// The snapshots, the newest first.
-    pub fn list(&self) -> Result<Vec<Kept>, SnapshotError> {
+    pub fn list(&self) -> Result<Vec<SnapshotFile>, SnapshotError> {
         let mut kept = Vec::new();
         for (offset, path) in list(&self.dir)? {
-            match Kept::read(offset, &path) {
+            match SnapshotFile::read(offset, &path) {
                 Ok(one) => kept.push(one),
                 // It was replaced meanwhile.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -326,7 +328,8 @@ impl Keeper {
     /// Whether the live projections are known to match the log.
     fn are_exact(&self) -> bool {
         let status = self.status.lock();
-        let is_stale = status.fault.as_ref().is_some_and(|fault| fault.held == Holder::Stale);
+        let is_stale =
+            status.fault.as_ref().is_some_and(|fault| fault.held == FaultLocation::Stale);
         status.provisional.is_empty() && !is_stale
     }
 
@@ -418,7 +421,7 @@ impl Keeper {
         if let Some(in_service) = in_service {
             let after = found.as_ref().map_or(Offset::ZERO, |found| found.fault.after);
             let fault = Fault { after, ..in_service.fault };
-            found = Some(Found { fault, ..in_service });
+            found = Some(PendingFault { fault, ..in_service });
         }
         let newest = list(&dir)?.first().map_or(Offset::ZERO, |(offset, _)| *offset);
         {
@@ -435,8 +438,8 @@ impl Keeper {
             Some(found) => {
                 let fault = &found.fault;
                 let done = match fault.held {
-                    Holder::Snapshot | Holder::Server => "they were replaced",
-                    Holder::Stale => "restart the server",
+                    FaultLocation::Snapshot | FaultLocation::Server => "they were replaced",
+                    FaultLocation::Stale => "restart the server",
                 };
                 let (after, by, projections) = (fault.after, fault.by, &fault.projections);
                 error!(%after, %by, ?projections, "projections differed from a replay of the log: {done}");
@@ -519,9 +522,9 @@ fn rebuild(
         }
         error!(%offset, projections = ?names(&differing), "a snapshot differs from a replay of the log");
         std::fs::remove_file(&path).map_err(|source| SnapshotError::Io { path, source })?;
-        found.get_or_insert_with(|| Found {
+        found.get_or_insert_with(|| PendingFault {
             fault: Fault {
-                held: Holder::Snapshot,
+                held: FaultLocation::Snapshot,
                 after: good.first().map_or(Offset::ZERO, |(offset, _)| *offset),
                 by: offset,
                 first: None,
@@ -565,9 +568,9 @@ fn compare(
     }
     let (before, through) = beside.replace().map_err(OpenError::from)?;
     let replaced = before.is_some();
-    let held = if replaced { Holder::Server } else { Holder::Stale };
+    let held = if replaced { FaultLocation::Server } else { FaultLocation::Stale };
     let before = before.unwrap_or_else(|| engine.state().share());
-    let found = differing.first().map(|section| Found {
+    let found = differing.first().map(|section| PendingFault {
         fault: Fault {
             held,
             after: Offset::ZERO,

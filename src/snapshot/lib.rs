@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 pub use differ::Difference;
-pub use keeper::{Fault, Holder, Keeper, Policy, Status};
+pub use keeper::{Fault, FaultLocation, Keeper, Policy, Status};
 
 use logcabin_base::{clock::millis, disk};
 use logcabin_engine::{OpenError, replay_onto};
@@ -71,12 +71,12 @@ pub struct Header {
     /// The length of all sections, in bytes.
     pub bytes: u64,
     /// The sections, in their order in the file.
-    pub sections: Vec<Part>,
+    pub sections: Vec<SectionHeader>,
 }
 
 /// A section in a [`Header`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct SectionHeader {
     /// Its name: see [`SECTIONS`].
     pub name: String,
     /// The version of its content.
@@ -89,7 +89,7 @@ pub struct Part {
 
 /// A snapshot that is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct SnapshotFile {
     /// The last record that was applied, according to its name.
     pub offset: Offset,
     /// The length of the file in bytes.
@@ -100,7 +100,7 @@ pub struct Kept {
     pub version: Option<String>,
 }
 
-impl Kept {
+impl SnapshotFile {
     fn read(offset: Offset, path: &Path) -> io::Result<Self> {
         let file = fs::metadata(path)?;
         let written = file.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -111,14 +111,14 @@ impl Kept {
 
 /// The content of a snapshot.
 #[derive(Debug)]
-pub struct Held {
+pub struct SnapshotContent {
     pub state: State,
     pub header: Header,
     /// The names of the provisional projections, which another version wrote.
     pub provisional: Vec<&'static str>,
 }
 
-impl Held {
+impl SnapshotContent {
     /// The content, if none of it is provisional.
     pub fn exact(self, path: &Path) -> Result<(State, Header), SnapshotError> {
         if self.provisional.is_empty() {
@@ -202,7 +202,7 @@ pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, StartedFrom), OpenErr
         read(path, log).inspect_err(|error| warn!(%error, "skipping a snapshot")).ok()
     });
     let (state, begun) = match newest {
-        Some(Held { state, header, provisional }) => {
+        Some(SnapshotContent { state, header, provisional }) => {
             (state, StartedFrom { snapshot: Some(header), provisional })
         }
         None => (State::default(), StartedFrom::default()),
@@ -242,7 +242,7 @@ fn open(path: &Path) -> Result<(Header, File), SnapshotError> {
 ///
 /// # Errors
 /// When it is not intact, of a version that this one cannot convert, or of another log.
-pub fn read(path: &Path, log: &dyn Log) -> Result<Held, SnapshotError> {
+pub fn read(path: &Path, log: &dyn Log) -> Result<SnapshotContent, SnapshotError> {
     read_with(path, |offset| Ok(log.get(offset)?.map(|record| record.chain)))
 }
 
@@ -250,7 +250,7 @@ pub fn read(path: &Path, log: &dyn Log) -> Result<Held, SnapshotError> {
 pub fn read_with(
     path: &Path,
     chain: impl FnOnce(Offset) -> Result<Option<Chain>, ReadError>,
-) -> Result<Held, SnapshotError> {
+) -> Result<SnapshotContent, SnapshotError> {
     let damaged = |what: String| SnapshotError::Damaged { path: path.to_owned(), what };
     let (header, mut file) = open(path)?;
     if header.snapshot != FORMAT {
@@ -292,7 +292,7 @@ pub fn read_with(
     if state.applied() != header.offset {
         return Err(damaged("its offset is not the one in its header".to_owned()));
     }
-    Ok(Held { state, header, provisional })
+    Ok(SnapshotContent { state, header, provisional })
 }
 
 /// Writes a snapshot of `state`, which must be the state of `log` at the applied offset, to `dir`,
@@ -317,7 +317,7 @@ pub fn write(dir: &Path, log: &dyn Log, state: &State) -> Result<Header, Snapsho
     for section in SECTIONS {
         let mut part = Hashing { out: &mut out, hasher: blake3::Hasher::new(), bytes: 0 };
         section.write(state, &mut part).map_err(io)?;
-        parts.push(Part {
+        parts.push(SectionHeader {
             name: section.name.to_owned(),
             version: section.version,
             bytes: part.bytes,

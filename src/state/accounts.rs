@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{history::History, kept};
+use super::{history::History, serializers};
 use logcabin_record::{
     Offset,
     command::{
@@ -32,7 +32,7 @@ pub struct Account {
     /// Offset of the registration.
     pub registered: Offset,
     /// What the account may do.
-    pub standing: Standing,
+    pub standing: AccountStatus,
     /// Password hash in PHC format; `None` for accounts without a password. Rehashing the same
     /// password replaces the hash and is no change of the password.
     pub password: History<Option<Secret>>,
@@ -80,7 +80,7 @@ impl UsedLoginTokens {
 
 /// The status of an account, as decided by administrators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct AccountStatus {
     /// It is a guest account.
     pub guest: bool,
     /// It is an administrator.
@@ -99,7 +99,7 @@ pub struct Standing {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ProfileField {
     /// Its present value; `None` once it was removed.
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     pub value: Option<serde_json::Value>,
     /// When it changed. Earlier values are in the log, at these offsets.
     pub changes: History<()>,
@@ -207,7 +207,7 @@ impl Account {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Users")]
 pub struct Accounts {
-    #[serde(with = "kept::by_key")]
+    #[serde(with = "serializers::by_key")]
     users: DashMap<OwnedUserId, Arc<RwLock<Account>>>,
     #[serde(skip)]
     tokens: DashMap<TokenHash, TokenOwner>,
@@ -222,7 +222,7 @@ pub struct Accounts {
 
 /// All accounts; everything else is derived from them.
 #[derive(Deserialize)]
-struct Users(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<Account>>>);
+struct Users(#[serde(with = "serializers::by_key")] DashMap<OwnedUserId, Arc<RwLock<Account>>>);
 
 impl From<Users> for Accounts {
     fn from(Users(users): Users) -> Self {
@@ -279,7 +279,7 @@ impl Accounts {
     }
 
     /// The status of the account of `user_id`; `None` if there is no such account.
-    pub fn standing(&self, user_id: &UserId) -> Option<Standing> {
+    pub fn standing(&self, user_id: &UserId) -> Option<AccountStatus> {
         let account = self.get(user_id)?;
         let standing = account.read().standing;
         Some(standing)
@@ -373,7 +373,10 @@ impl Accounts {
             user_id: body.user_id.clone(),
             kind: body.kind,
             registered: offset,
-            standing: Standing { guest: body.kind == AccountKind::Guest, ..Standing::default() },
+            standing: AccountStatus {
+                guest: body.kind == AccountKind::Guest,
+                ..AccountStatus::default()
+            },
             password,
             devices: BTreeMap::new(),
             active: 0,

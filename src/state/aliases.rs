@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{history::History, kept};
+use super::{history::History, serializers};
 use logcabin_record::{
     Offset,
     command::{AliasRemove, AliasSet},
@@ -22,7 +22,7 @@ pub struct Target {
 
 /// All aliases with their history.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Aliases(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Aliases(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Stored")]

@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{
     Offset,
     command::{Replacement, RoomBlock, RoomShutdown, RoomShutdownFinish},
@@ -14,7 +14,7 @@ use logcabin_record::{
 
 /// Blocked rooms, and the state of each shutdown.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Closures(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Closures(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {

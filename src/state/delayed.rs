@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{
     Offset,
     command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule},
@@ -48,7 +48,7 @@ pub struct DelayedEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
     /// Whether it was sent, cancelled, or failed.
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     pub outcome: DelayedOutcome,
     /// Whether a client asked for it.
     pub by_action: bool,
@@ -65,26 +65,26 @@ impl DelayedEvent {
 
 /// All delayed events.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Delayed(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Delayed(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     /// By the offset of the record that scheduled it.
     events: BTreeMap<Offset, Arc<DelayedEvent>>,
-    #[serde(with = "kept::sorted")]
+    #[serde(with = "serializers::sorted")]
     by_id: HashMap<String, Offset>,
     /// The scheduled events, in the order in which they are due.
     due: BTreeSet<(u64, Offset)>,
     /// The scheduled state events of each key.
-    #[serde(with = "kept::sorted")]
+    #[serde(with = "serializers::sorted")]
     state: HashMap<(OwnedRoomId, String, String), BTreeSet<Offset>>,
-    users: BTreeMap<OwnedUserId, OfUser>,
+    users: BTreeMap<OwnedUserId, UserDelayed>,
     /// The record that scheduled each sent event, in case the event is redacted.
     sent: BTreeMap<Offset, Offset>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct OfUser {
+struct UserDelayed {
     scheduled: BTreeSet<Offset>,
     /// The finished events, by time.
     finished: BTreeSet<(u64, Offset)>,

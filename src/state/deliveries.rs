@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{
     Offset,
     command::{DeliveryAdvance, SetAside, UnderWay},
@@ -13,7 +13,9 @@ use logcabin_record::{
 
 /// The delivery position of every receiver.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Deliveries(#[serde(with = "kept::locked")] RwLock<BTreeMap<String, (Offset, Position)>>);
+pub struct Deliveries(
+    #[serde(with = "serializers::locked")] RwLock<BTreeMap<String, (Offset, Position)>>,
+);
 
 /// A delivery position.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,10 +23,10 @@ pub struct Position {
     /// Everything up to here has been delivered or does not concern the receiver.
     pub done: Offset,
     /// The delivery in progress.
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     pub under_way: Option<UnderWay>,
     /// What never arrives.
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     pub set_aside: SetAside,
 }
 
@@ -57,7 +59,7 @@ pub(super) mod former {
     #[derive(Deserialize)]
     struct Told {
         done: Offset,
-        #[serde(deserialize_with = "kept::json::deserialize")]
+        #[serde(deserialize_with = "serializers::json::deserialize")]
         under_way: Option<UnderWay>,
     }
 

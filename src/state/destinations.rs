@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedServerName, ServerName};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{
     Offset,
     command::{Failing, PeerReached, Reached, SetAside},
@@ -15,7 +15,7 @@ use logcabin_record::{
 /// The delivery position of each homeserver.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Destinations {
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     inner: RwLock<Inner>,
 }
 
@@ -34,10 +34,10 @@ pub struct Destination {
     /// It has been told of everything up to this record.
     pub up_to: Offset,
     /// Set if it was unreachable at the last attempt.
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     pub failing: Option<Failing>,
     /// What is set aside, and never delivered.
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     pub set_aside: SetAside,
 }
 
@@ -112,7 +112,7 @@ pub(super) mod former {
     struct Told {
         record: Offset,
         up_to: Offset,
-        #[serde(deserialize_with = "kept::json::deserialize")]
+        #[serde(deserialize_with = "serializers::json::deserialize")]
         failing: Option<Failing>,
     }
 

@@ -6,34 +6,34 @@ use parking_lot::RwLock;
 use ruma::{OwnedServerName, OwnedUserId, ServerName, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_base::limits;
 use logcabin_record::{Offset, command::PeerDevices};
 
 /// The lists of users of other homeservers.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct DeviceLists {
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     inner: RwLock<Inner>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
-    servers: BTreeMap<OwnedServerName, OfServer>,
+    servers: BTreeMap<OwnedServerName, ServerDevices>,
     /// The users by the last record about each.
     by_last: BTreeMap<Offset, OwnedUserId>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct OfServer {
-    users: BTreeMap<OwnedUserId, List>,
+struct ServerDevices {
+    users: BTreeMap<OwnedUserId, KnownDevices>,
     /// Those whose lists are out of date.
     outdated: BTreeSet<OwnedUserId>,
 }
 
 /// What is known of a user's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct List {
+pub struct KnownDevices {
     /// The record with the list.
     pub record: Option<Offset>,
     /// The last change in it, as the user's homeserver counts them.
@@ -51,7 +51,7 @@ impl DeviceLists {
     }
 
     /// What is known of the devices of `user_id`.
-    pub fn get(&self, user_id: &UserId) -> Option<List> {
+    pub fn get(&self, user_id: &UserId) -> Option<KnownDevices> {
         self.inner.read().servers.get(user_id.server_name())?.users.get(user_id).copied()
     }
 

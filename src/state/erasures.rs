@@ -11,12 +11,12 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomVersionId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{Offset, command::LogErase};
 
 /// What is to be erased, and what was.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Erasures(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Erasures(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
@@ -27,7 +27,7 @@ struct Inner {
     /// The rooms that were purged.
     purged: BTreeMap<OwnedRoomId, Purged>,
     /// The users whose records are still to be found and condemned.
-    owed: BTreeMap<OwnedUserId, Owed>,
+    owed: BTreeMap<OwnedUserId, PendingErasure>,
     /// The superseded records.
     superseded: BTreeSet<Offset>,
     /// The `log.erase` records.
@@ -59,7 +59,7 @@ pub struct Purged {
 
 /// The remaining work of erasing a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owed {
+pub struct PendingErasure {
     /// The `user.deactivate`.
     pub because: Offset,
     /// Whether their messages are erased.
@@ -110,7 +110,7 @@ impl Erasures {
     }
 
     /// The users with remaining work, in order.
-    pub fn owed(&self) -> Vec<(OwnedUserId, Owed)> {
+    pub fn owed(&self) -> Vec<(OwnedUserId, PendingErasure)> {
         self.0.read().owed.iter().map(|(user_id, owed)| (user_id.clone(), *owed)).collect()
     }
 
@@ -170,11 +170,15 @@ impl Erasures {
         self.0.write().purged.insert(room_id, purged);
     }
 
-    pub(super) fn owe(&self, user_id: OwnedUserId, owed: Owed) {
+    pub(super) fn owe(&self, user_id: OwnedUserId, owed: PendingErasure) {
         let mut inner = self.0.write();
         let before = inner.owed.get(&user_id).copied();
         let (messages, media) = before.map_or((false, false), |of| (of.messages, of.media));
-        let owed = Owed { messages: owed.messages || messages, media: owed.media || media, ..owed };
+        let owed = PendingErasure {
+            messages: owed.messages || messages,
+            media: owed.media || media,
+            ..owed
+        };
         inner.owed.insert(user_id, owed);
     }
 
@@ -220,7 +224,7 @@ pub(super) fn named(runs: &[(Offset, Offset)], offset: Offset) -> BTreeSet<Offse
 #[cfg(test)]
 mod tests {
     use super::*;
-    use logcabin_record::command::Taken;
+    use logcabin_record::command::ErasedRun;
 
     #[test]
     fn erased_records_are_not_erased_again() {
@@ -256,7 +260,7 @@ mod tests {
             room_version: None,
             hash: [0; 32],
         };
-        let taken = Taken { first: offset(3), last: offset(4), because: offset(10) };
+        let taken = ErasedRun { first: offset(3), last: offset(4), because: offset(10) };
         let body = LogErase { reduced: vec![reduced], taken: vec![taken], ..LogErase::default() };
         erasures.erase(offset(20), 77, &body);
         assert_eq!((condemned(9), erasures.is_urgent()), (vec![(5, 11)], true));

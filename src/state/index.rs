@@ -15,17 +15,17 @@ use serde::{
     de::{Error, MapAccess, Visitor},
 };
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{Offset, Stream, command::Transaction};
 
 /// The offset of each event. It stores 8 bytes of hash for each event, so a lookup returns
 /// candidates, and the caller compares the id in the log.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct EventIndex(#[serde(with = "kept::locked")] RwLock<Offsets>);
+pub struct EventIndex(#[serde(with = "serializers::locked")] RwLock<Offsets>);
 
 /// The offset of each transaction's event, by session.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Transactions(#[serde(with = "kept::locked")] RwLock<BTreeMap<Offset, Offsets>>);
+pub struct Transactions(#[serde(with = "serializers::locked")] RwLock<BTreeMap<Offset, Offsets>>);
 
 /// From a 64-bit hash to offsets.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -65,16 +65,16 @@ struct First {
     /// is read: building a map of ten million entries would take most of the startup time.
     read: Vec<(u64, Offset)>,
     /// Later entries. None of their hashes is in `read`.
-    since: HashMap<u64, Offset, Hashed>,
+    since: HashMap<u64, Offset, BuildIdentityHasher>,
 }
 
 /// Hashes a number that is already a hash: the identity.
-type Hashed = BuildHasherDefault<Taken>;
+type BuildIdentityHasher = BuildHasherDefault<IdentityHasher>;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Taken {
+impl Hasher for IdentityHasher {
     fn write_u64(&mut self, number: u64) {
         self.0 = number;
     }
@@ -232,7 +232,7 @@ impl Transactions {
 /// The last offset of every stream, and the stream of each record, so that finding the changes
 /// after an offset costs only what changed.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Streams(#[serde(with = "kept::locked")] RwLock<StreamsInner>);
+pub struct Streams(#[serde(with = "serializers::locked")] RwLock<StreamsInner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "KeptStreams")]

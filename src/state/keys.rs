@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{index::hash, kept};
+use super::{index::hash, serializers};
 use logcabin_record::{
     Offset,
     command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
@@ -92,12 +92,12 @@ pub fn algorithm(key_id: &str) -> &str {
 /// The keys of all users.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Keys {
-    #[serde(with = "kept::by_key")]
+    #[serde(with = "serializers::by_key")]
     users: DashMap<OwnedUserId, Arc<RwLock<UserKeys>>>,
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     changes: RwLock<Vec<Change>>,
     /// For each user, the changes of devices that other homeservers are told of.
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     told: RwLock<BTreeMap<OwnedUserId, Vec<Offset>>>,
 }
 
@@ -369,9 +369,9 @@ pub(super) mod former {
     /// Version 2, without what other homeservers were told.
     #[derive(Deserialize)]
     pub(crate) struct V2 {
-        #[serde(with = "kept::by_key")]
+        #[serde(with = "serializers::by_key")]
         users: DashMap<OwnedUserId, Arc<RwLock<UserKeys>>>,
-        #[serde(with = "kept::locked")]
+        #[serde(with = "serializers::locked")]
         changes: RwLock<Vec<Change>>,
     }
 

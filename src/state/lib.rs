@@ -25,25 +25,25 @@ pub mod aliases;
 mod apply;
 pub mod backups;
 pub mod closures;
-pub mod copies;
 pub mod delayed;
 pub mod deliveries;
 pub mod destinations;
 pub mod device_lists;
 mod digest;
 pub mod erasures;
+pub mod federation_keys;
 mod few;
 mod history;
 pub mod index;
-mod kept;
+pub mod key_backups;
 pub mod keys;
 pub mod lifetimes;
 pub mod media;
 pub mod memberships;
+pub mod merkle_tree;
 pub mod names;
 pub mod notices;
 pub mod oauth;
-pub mod peers;
 pub mod presence;
 pub mod pushers;
 pub mod reads;
@@ -53,49 +53,49 @@ mod remote_media;
 pub mod reports;
 pub mod rooms;
 pub mod sections;
-pub mod seen;
+mod serializers;
+pub mod sightings;
 pub mod threepids;
 pub mod to_device;
-pub mod tree;
 pub mod undone;
 pub mod usage;
 pub mod validations;
 
-pub use accounts::{Account, Accounts, Device, Standing, TokenUse};
+pub use accounts::{Account, AccountStatus, Accounts, Device, TokenUse};
 pub use aliases::Aliases;
 pub use apply::{ApplyError, Effect};
-pub use backups::Backups;
+pub use backups::{Backup, Backups};
 pub use closures::{Closures, Shutdown};
-pub use copies::{Copies, Copy};
 pub use delayed::{Delayed, DelayedEvent};
 pub use deliveries::Deliveries;
 pub use destinations::Destinations;
 pub use device_lists::DeviceLists;
 pub use erasures::Erasures;
+pub use federation_keys::FederationKeys;
 pub use history::History;
+pub use key_backups::KeyBackups;
 pub use keys::Keys;
 pub use lifetimes::RETENTION;
 pub use lifetimes::lifetime;
 pub use media::Media;
 pub use memberships::{Memberships, RoomMembership};
+pub use merkle_tree::MerkleTree;
 pub use names::Names;
 pub use notices::Notices;
 pub use oauth::Oauth;
-pub use peers::Peers;
 pub use presence::Presence;
 pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
 pub use registration_tokens::{RegistrationToken, RegistrationTokens};
-pub use relations::{Child, RelatesTo, Sought};
+pub use relations::{Child, ChildQuery, RelatesTo};
 pub use remote_media::RemoteMedia;
 pub use reports::Reports;
 pub use rooms::{Membership, Room, Rooms};
 pub use sections::{SECTIONS, Section};
-pub use seen::Seen;
+pub use sightings::Sightings;
 pub use threepids::Threepids;
 pub use to_device::ToDevice;
-pub use tree::Tree;
-pub use undone::Undone;
+pub use undone::UndoneMemberships;
 pub use usage::Usage;
 pub use validations::Validations;
 
@@ -124,17 +124,17 @@ pub struct State {
     /// The rooms of each user.
     pub memberships: Memberships,
     /// The memberships that restores undid.
-    pub undone: Undone,
+    pub undone: UndoneMemberships,
     /// How much each user stores, where no other projection counts it.
     pub usage: Usage,
     /// Keys for end-to-end encryption.
     pub keys: Keys,
     /// Backups of room keys.
-    pub backups: Backups,
+    pub key_backups: KeyBackups,
     /// Messages to devices.
     pub to_device: ToDevice,
     /// When each device was last in use.
-    pub seen: Seen,
+    pub seen: Sightings,
     /// How far each user has read each room.
     pub reads: Reads,
     /// Room aliases.
@@ -150,7 +150,7 @@ pub struct State {
     /// The delivery positions of outside receivers.
     pub deliveries: Deliveries,
     /// Other homeservers.
-    pub peers: Peers,
+    pub federation_keys: FederationKeys,
     /// The delivery positions of other homeservers.
     pub destinations: Destinations,
     /// The devices of their users.
@@ -164,7 +164,7 @@ pub struct State {
     /// What is to be erased from the log, and what was.
     pub erasures: Erasures,
     /// Which backups there are.
-    pub copies: Copies,
+    pub backups: Backups,
     /// Where each event is.
     pub events: index::EventIndex,
     /// What each transaction sent.
@@ -172,7 +172,7 @@ pub struct State {
     /// The last offset of each stream.
     pub streams: index::Streams,
     /// The Merkle tree over the records.
-    pub tree: Tree,
+    pub tree: MerkleTree,
 }
 
 impl State {
@@ -188,7 +188,7 @@ impl State {
     }
 
     /// Notes that these replace `before`.
-    pub fn succeed(&self, before: &Self) {
+    pub fn follow_generation(&self, before: &Self) {
         self.generation.store(before.generation() + 1, Ordering::Relaxed);
     }
 

@@ -12,14 +12,14 @@ use ruma::{OwnedRoomId, RoomId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::kept;
+use super::serializers;
 use logcabin_record::Offset;
 
 /// The lifetime of events in a room according to its state, in milliseconds.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Own {
+pub struct RoomRetention {
     /// The maximum.
     pub max_ms: Option<u64>,
     /// The minimum.
@@ -31,7 +31,7 @@ pub const RETENTION: [&str; 2] = ["m.room.retention", "org.matrix.msc1763.retent
 
 /// The lifetime of events by the content of such a state event; `None` if it sets none, or an
 /// invalid one.
-pub fn lifetime(content: &RawValue) -> Option<Own> {
+pub fn lifetime(content: &RawValue) -> Option<RoomRetention> {
     #[derive(Deserialize)]
     struct Retention {
         #[serde(default)]
@@ -42,26 +42,26 @@ pub fn lifetime(content: &RawValue) -> Option<Own> {
     let retention: Retention = serde_json::from_str(content.get()).ok()?;
     let times = |ms: Option<u64>| ms.filter(|ms| *ms > 0);
     let (max_ms, min_ms) = (times(retention.max_lifetime), times(retention.min_lifetime));
-    (max_ms.is_some() || min_ms.is_some()).then_some(Own { max_ms, min_ms })
+    (max_ms.is_some() || min_ms.is_some()).then_some(RoomRetention { max_ms, min_ms })
 }
 
 /// Events with the same lifetime, apart from configuration for single rooms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Class {
+pub struct RetentionClass {
     /// The lifetime according to the room's state.
-    pub own: Own,
+    pub own: RoomRetention,
     pub event_type: Box<str>,
 }
 
-type Oldest = BTreeMap<Class, BTreeSet<(Offset, OwnedRoomId)>>;
+type Oldest = BTreeMap<RetentionClass, BTreeSet<(Offset, OwnedRoomId)>>;
 
 /// The oldest event of each type in each room.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Lifetimes(#[serde(with = "kept::locked")] RwLock<Oldest>);
+pub struct Lifetimes(#[serde(with = "serializers::locked")] RwLock<Oldest>);
 
 impl Lifetimes {
     /// The classes with any events.
-    pub fn classes(&self) -> Vec<Class> {
+    pub fn classes(&self) -> Vec<RetentionClass> {
         self.0.read().keys().cloned().collect()
     }
 
@@ -69,7 +69,7 @@ impl Lifetimes {
     /// among those that `wanted` accepts.
     pub fn rooms(
         &self,
-        class: &Class,
+        class: &RetentionClass,
         until: Offset,
         limit: usize,
         wanted: impl Fn(&RoomId) -> bool,
@@ -80,7 +80,7 @@ impl Lifetimes {
         due.filter(|room_id| wanted(room_id)).take(limit).cloned().collect()
     }
 
-    pub(super) fn add(&self, class: Class, oldest: Offset, room_id: &RoomId) {
+    pub(super) fn add(&self, class: RetentionClass, oldest: Offset, room_id: &RoomId) {
         self.0.write().entry(class).or_default().insert((oldest, room_id.to_owned()));
     }
 
@@ -88,7 +88,7 @@ impl Lifetimes {
     pub(super) fn change<T>(
         &self,
         room_id: &RoomId,
-        oldest: impl Fn() -> Vec<(Class, Offset)>,
+        oldest: impl Fn() -> Vec<(RetentionClass, Offset)>,
         change: impl FnOnce() -> T,
     ) -> T {
         let before = oldest();
@@ -103,7 +103,7 @@ impl Lifetimes {
         changed
     }
 
-    pub(super) fn remove(&self, room_id: &RoomId, oldest: Vec<(Class, Offset)>) {
+    pub(super) fn remove(&self, room_id: &RoomId, oldest: Vec<(RetentionClass, Offset)>) {
         let mut all = self.0.write();
         for (class, oldest) in oldest {
             if let Some(rooms) = all.get_mut(&class) {

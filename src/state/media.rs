@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{
     Offset,
     command::{FileHash, MediaCreate, MediaProtect, MediaQuarantine, MediaUpload},
@@ -16,7 +16,7 @@ use logcabin_record::{
 
 /// Every media id.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Media(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Media(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {

@@ -7,19 +7,19 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{few::FewMap, history::History, kept, rooms::Membership};
+use super::{few::FewMap, history::History, rooms::Membership, serializers};
 use logcabin_record::Offset;
 
 /// A user's relation to a room.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Part {
+pub struct RoomRelation {
     /// The user's memberships.
     pub membership: History<Membership>,
     /// Whether the user has forgotten the room; a new membership undoes that.
     pub forgotten: History<bool>,
 }
 
-impl Part {
+impl RoomRelation {
     /// Whether the user is joined as of `at`.
     pub fn is_joined(&self, at: Offset) -> bool {
         self.membership.at(at).is_some_and(|(_, membership)| *membership == Membership::Join)
@@ -38,16 +38,16 @@ impl Part {
 
 /// A user's relation to each room.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(from = "BTreeMap<OwnedRoomId, Part>")]
-struct Parts {
-    rooms: FewMap<OwnedRoomId, Part>,
+#[serde(from = "BTreeMap<OwnedRoomId, RoomRelation>")]
+struct UserRooms {
+    rooms: FewMap<OwnedRoomId, RoomRelation>,
     /// The number of rooms that they have joined or knocked on.
     #[serde(skip)]
     present: usize,
 }
 
-impl From<BTreeMap<OwnedRoomId, Part>> for Parts {
-    fn from(rooms: BTreeMap<OwnedRoomId, Part>) -> Self {
+impl From<BTreeMap<OwnedRoomId, RoomRelation>> for UserRooms {
+    fn from(rooms: BTreeMap<OwnedRoomId, RoomRelation>) -> Self {
         let present = rooms.values().filter(|part| part.is_present()).count();
         Self { rooms: rooms.into(), present }
     }
@@ -55,14 +55,16 @@ impl From<BTreeMap<OwnedRoomId, Part>> for Parts {
 
 /// The rooms of every user.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Memberships(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<Parts>>>);
+pub struct Memberships(
+    #[serde(with = "serializers::by_key")] DashMap<OwnedUserId, Arc<RwLock<UserRooms>>>,
+);
 
 impl Memberships {
     /// The rooms with a membership of `user_id` as of `at`, ordered by id.
     pub fn of(&self, user_id: &UserId, at: Offset) -> Vec<RoomMembership> {
         let Some(parts) = self.parts(user_id) else { return Vec::new() };
         let parts = parts.read();
-        let of = |(room_id, part): (&OwnedRoomId, &Part)| {
+        let of = |(room_id, part): (&OwnedRoomId, &RoomRelation)| {
             let (offset, membership) = part.membership.at(at)?;
             Some(RoomMembership {
                 room_id: room_id.clone(),
@@ -134,22 +136,23 @@ impl Memberships {
     ) -> Vec<OwnedRoomId> {
         let Some(parts) = self.parts(user_id) else { return Vec::new() };
         let parts = parts.read();
-        let forgot =
-            |part: &Part| part.forgotten.between(since, to).any(|(_, forgotten)| *forgotten);
+        let forgot = |part: &RoomRelation| {
+            part.forgotten.between(since, to).any(|(_, forgotten)| *forgotten)
+        };
         let rooms = parts.rooms.iter().filter(|(_, part)| forgot(part));
         rooms.map(|(room_id, _)| room_id.clone()).collect()
     }
 
     /// The relation of `user_id` to one room.
-    pub fn part(&self, user_id: &UserId, room_id: &RoomId) -> Option<Part> {
+    pub fn part(&self, user_id: &UserId, room_id: &RoomId) -> Option<RoomRelation> {
         self.parts(user_id)?.read().rooms.get(room_id).cloned()
     }
 
-    fn parts(&self, user_id: &UserId) -> Option<Arc<RwLock<Parts>>> {
+    fn parts(&self, user_id: &UserId) -> Option<Arc<RwLock<UserRooms>>> {
         self.0.get(user_id).map(|parts| Arc::clone(&parts))
     }
 
-    fn change(&self, user_id: &UserId, room_id: &RoomId, change: impl FnOnce(&mut Part)) {
+    fn change(&self, user_id: &UserId, room_id: &RoomId, change: impl FnOnce(&mut RoomRelation)) {
         let parts = match self.parts(user_id) {
             Some(parts) => parts,
             None => Arc::clone(&self.0.entry(user_id.to_owned()).or_default()),

@@ -9,31 +9,31 @@ use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_base::{limits, text};
 
 /// The present names of all local users, derived from the accounts.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Names(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Names(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
-    users: Vec<Named>,
-    #[serde(with = "kept::sorted")]
+    users: Vec<NamedUser>,
+    #[serde(with = "serializers::sorted")]
     numbers: HashMap<OwnedUserId, u32>,
     /// The users with each word in their names, by their index in `users`.
     words: BTreeMap<Box<str>, BTreeSet<u32>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Named {
+struct NamedUser {
     user_id: OwnedUserId,
     display_name: Option<Box<str>>,
 }
 
 /// How well a name matches a search, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fit {
+pub enum MatchQuality {
     /// It is the whole name.
     Exact,
     /// The name begins with it.
@@ -46,9 +46,9 @@ pub enum Fit {
 
 /// A search result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct NameMatch {
     /// How well the name matches.
-    pub fit: Fit,
+    pub fit: MatchQuality,
     pub user_id: OwnedUserId,
     pub display_name: Option<String>,
 }
@@ -60,10 +60,10 @@ impl Names {
     /// and digits, such as an emoji, any part of the display name. The first
     /// [`limits::SEARCH_WORDS`] words count, and for parts of words the first
     /// four, which are compared with all words in names.
-    pub fn find(&self, term: &str) -> Vec<Found> {
+    pub fn find(&self, term: &str) -> Vec<NameMatch> {
         let inner = self.0.read();
         let folded = text::fold(term.trim());
-        let mut found: BTreeMap<u32, Fit> = BTreeMap::new();
+        let mut found: BTreeMap<u32, MatchQuality> = BTreeMap::new();
         for number in inner.with_words(&folded) {
             if let Some(user) = inner.user(number) {
                 found.insert(number, user.fit(&folded));
@@ -71,20 +71,20 @@ impl Names {
         }
         for number in inner.with_id(&folded) {
             let fit = match inner.user(number) {
-                Some(user) if is_id_of(&folded, &user.user_id) => Fit::Exact,
-                _ => Fit::Beginning,
+                Some(user) if is_id_of(&folded, &user.user_id) => MatchQuality::Exact,
+                _ => MatchQuality::Beginning,
             };
             found.entry(number).and_modify(|known| *known = fit.min(*known)).or_insert(fit);
         }
         drop(inner);
         for number in self.with_parts(&folded) {
-            found.entry(number).or_insert(Fit::Parts);
+            found.entry(number).or_insert(MatchQuality::Parts);
         }
         let inner = self.0.read();
         let found = found.into_iter().filter_map(|(number, fit)| {
             let user = inner.user(number)?;
             let display_name = user.display_name.as_deref().map(str::to_owned);
-            Some(Found { fit, user_id: user.user_id.clone(), display_name })
+            Some(NameMatch { fit, user_id: user.user_id.clone(), display_name })
         });
         found.collect()
     }
@@ -150,7 +150,7 @@ impl Names {
         // Accounts fit into memory: there are fewer than 2^32.
         let number = u32::try_from(inner.users.len()).unwrap_or(u32::MAX);
         inner.numbers.insert(user_id.to_owned(), number);
-        inner.users.push(Named { user_id: user_id.to_owned(), display_name: None });
+        inner.users.push(NamedUser { user_id: user_id.to_owned(), display_name: None });
         inner.index(number);
     }
 
@@ -180,18 +180,18 @@ impl Names {
 }
 
 impl Inner {
-    fn user(&self, number: u32) -> Option<&Named> {
+    fn user(&self, number: u32) -> Option<&NamedUser> {
         self.users.get(number as usize)
     }
 
     fn index(&mut self, number: u32) {
-        for word in self.user(number).map(Named::words).unwrap_or_default() {
+        for word in self.user(number).map(NamedUser::words).unwrap_or_default() {
             self.words.entry(word).or_default().insert(number);
         }
     }
 
     fn unindex(&mut self, number: u32) {
-        for word in self.user(number).map(Named::words).unwrap_or_default() {
+        for word in self.user(number).map(NamedUser::words).unwrap_or_default() {
             if let Some(users) = self.words.get_mut(&word) {
                 users.remove(&number);
                 if users.is_empty() {
@@ -266,26 +266,26 @@ fn is_id_of(folded: &str, user_id: &UserId) -> bool {
         || format!("@{}", user_id.localpart()) == folded
 }
 
-impl Named {
+impl NamedUser {
     fn words(&self) -> BTreeSet<Box<str>> {
         let names = [Some(self.user_id.localpart()), self.display_name.as_deref()];
         let words = names.into_iter().flatten().flat_map(text::words);
         words.flat_map(|word| text::terms(&word.folded)).map(Into::into).collect()
     }
 
-    fn fit(&self, folded: &str) -> Fit {
+    fn fit(&self, folded: &str) -> MatchQuality {
         let display_name = self.display_name.as_deref().map(text::fold);
         let names = [Some(text::fold(self.user_id.localpart())), display_name];
         let fit = |name: String| {
             if name == folded {
-                Fit::Exact
+                MatchQuality::Exact
             } else if name.starts_with(folded) {
-                Fit::Beginning
+                MatchQuality::Beginning
             } else {
-                Fit::Words
+                MatchQuality::Words
             }
         };
-        names.into_iter().flatten().map(fit).min().unwrap_or(Fit::Words)
+        names.into_iter().flatten().map(fit).min().unwrap_or(MatchQuality::Words)
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
         names
     }
 
-    fn found(names: &Names, term: &str) -> Vec<(Fit, String)> {
+    fn found(names: &Names, term: &str) -> Vec<(MatchQuality, String)> {
         let mut found: Vec<_> = names
             .find(term)
             .into_iter()
@@ -320,7 +320,7 @@ mod tests {
         assert!(found(&names, &of(limits::SEARCH_WORDS - 1, "zoe")).is_empty());
         for last in ["zoe", "bell"] {
             let found = found(&names, &of(limits::SEARCH_WORDS, last));
-            assert_eq!(found, [(Fit::Words, "ann".to_owned())], "{last}");
+            assert_eq!(found, [(MatchQuality::Words, "ann".to_owned())], "{last}");
         }
     }
 
@@ -335,10 +335,10 @@ mod tests {
             ("@fox:e.test", Some("Alex 🦊 ❤️")),
             ("@owl:e.test", Some("☀️")),
         ]);
-        let all = |list: &[(Fit, &str)]| -> Vec<(Fit, String)> {
+        let all = |list: &[(MatchQuality, &str)]| -> Vec<(MatchQuality, String)> {
             list.iter().map(|(fit, name)| (*fit, (*name).to_owned())).collect()
         };
-        use Fit::{Beginning, Exact, Parts, Words};
+        use MatchQuality::{Beginning, Exact, Parts, Words};
         for (term, expected) in [
             (
                 "ann",
@@ -379,7 +379,7 @@ mod tests {
         let ann = UserId::parse("@ann:e.test").expect("a user id");
         names.remove(&ann);
         names.set_display_name(&ann, Some("Ann again"));
-        assert_eq!(found(&names, "ann"), [(Fit::Beginning, "anna".to_owned())]);
+        assert_eq!(found(&names, "ann"), [(MatchQuality::Beginning, "anna".to_owned())]);
         assert!(found(&names, "@ann:e.test").is_empty());
     }
 

@@ -6,12 +6,14 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::command::NoticeRoom;
 
 /// The server notices room of each user who has one.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Notices(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, OwnedRoomId>>);
+pub struct Notices(
+    #[serde(with = "serializers::locked")] RwLock<BTreeMap<OwnedUserId, OwnedRoomId>>,
+);
 
 impl Notices {
     /// The server notices room of a user.

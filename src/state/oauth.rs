@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{accounts::IssuedTokens, kept};
+use super::{accounts::IssuedTokens, serializers};
 use logcabin_base::limits;
 use logcabin_record::{
     Offset,
@@ -32,7 +32,7 @@ use logcabin_record::{
 pub struct Client {
     /// The hash of its secret, if it has one.
     pub secret: Option<TokenHash>,
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     pub metadata: ClientMetadata,
     /// The record with these.
     pub record: Offset,
@@ -163,7 +163,7 @@ pub struct Browser {
 
 /// All of it.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Oauth(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Oauth(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Written")]

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{
     Offset,
     command::{PresenceSet, PresenceState},
@@ -17,11 +17,11 @@ use logcabin_record::{
 
 /// Every user's presence.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Presence(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Presence(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
-    users: BTreeMap<OwnedUserId, Shown>,
+    users: BTreeMap<OwnedUserId, UserPresence>,
     /// Each user once, at the offset of their newest record.
     changes: BTreeMap<Offset, OwnedUserId>,
     /// Users who are not offline.
@@ -30,7 +30,7 @@ struct Inner {
 
 /// A user's presence as others see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct UserPresence {
     /// The record that says so.
     pub offset: Offset,
     /// Online, idle, or offline.
@@ -43,7 +43,7 @@ pub struct Shown {
     pub last_active_ms: u64,
 }
 
-impl Shown {
+impl UserPresence {
     /// Whether others see no difference to this. While a user is active, the time of the last
     /// activity is not shown.
     pub fn shows_as(&self, said: &PresenceSet) -> bool {
@@ -54,7 +54,7 @@ impl Shown {
 
 impl Presence {
     /// The presence of `user_id`; `None` if there never was any.
-    pub fn get(&self, user_id: &UserId) -> Option<Shown> {
+    pub fn get(&self, user_id: &UserId) -> Option<UserPresence> {
         self.0.read().users.get(user_id).cloned()
     }
 
@@ -90,7 +90,7 @@ impl Presence {
         } else {
             inner.around.insert(user_id.clone());
         }
-        let shown = Shown { offset, presence, status_msg, currently_active, last_active_ms };
+        let shown = UserPresence { offset, presence, status_msg, currently_active, last_active_ms };
         let before = inner.users.insert(user_id.clone(), shown).map(|before| before.offset);
         if let Some(before) = before {
             inner.changes.remove(&before);

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{
     Offset,
     pusher::{PusherAdvance, PusherIds, PusherKind, PusherMail, PusherRemove, PusherSet},
@@ -23,7 +23,7 @@ pub struct Pusher {
     /// When it was last set, in milliseconds since the Unix epoch.
     pub set_ms: u64,
     /// Its settings.
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     pub body: PusherSet,
     /// For a mail pusher: the last mail.
     pub mailed: Option<Mailed>,
@@ -58,7 +58,7 @@ pub struct Mailed {
 
 /// All pushers.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Pushers(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Pushers(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
@@ -68,7 +68,7 @@ struct Inner {
     /// Users with mailed notifications of which they have read nothing yet.
     unread: BTreeMap<OwnedUserId, BTreeSet<Offset>>,
     /// The common delivery position, with its record.
-    #[serde(with = "kept::json")]
+    #[serde(with = "serializers::json")]
     told: Option<(Offset, PusherAdvance)>,
 }
 

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{history::History, kept};
+use super::{history::History, serializers};
 use logcabin_record::Offset;
 
 /// What a receipt covers.
@@ -32,14 +32,14 @@ pub enum Thread {
 
 /// A user's read positions in a room: the offsets of the last events read.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Marks {
+pub struct ReadMarkers {
     all: History<Offset>,
     main: History<Offset>,
     threads: BTreeMap<Offset, History<Offset>>,
     moved: History<()>,
 }
 
-impl Marks {
+impl ReadMarkers {
     fn history(&self, covers: Covers) -> Option<&History<Offset>> {
         match covers {
             Covers::All => Some(&self.all),
@@ -89,22 +89,27 @@ impl Marks {
     }
 }
 
-type ByRoom = BTreeMap<OwnedRoomId, Marks>;
+type ByRoom = BTreeMap<OwnedRoomId, ReadMarkers>;
 
 /// How far all users have read.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Reads(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<RwLock<ByRoom>>>);
+pub struct Reads(#[serde(with = "serializers::by_key")] DashMap<OwnedUserId, Arc<RwLock<ByRoom>>>);
 
 impl Reads {
     /// Calls `look` with the positions of `user_id` in `room_id`.
-    pub fn look<T>(&self, user_id: &UserId, room_id: &RoomId, look: impl FnOnce(&Marks) -> T) -> T {
+    pub fn look<T>(
+        &self,
+        user_id: &UserId,
+        room_id: &RoomId,
+        look: impl FnOnce(&ReadMarkers) -> T,
+    ) -> T {
         let rooms = self.0.get(user_id).map(|rooms| Arc::clone(&rooms));
         match rooms {
             Some(rooms) => match rooms.read().get(room_id) {
                 Some(marks) => look(marks),
-                None => look(&Marks::default()),
+                None => look(&ReadMarkers::default()),
             },
-            None => look(&Marks::default()),
+            None => look(&ReadMarkers::default()),
         }
     }
 
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_receipt_before_another_changes_nothing() {
-        let mut marks = Marks::default();
+        let mut marks = ReadMarkers::default();
         let offset = Offset::new;
         let thread = Thread::Root(offset(2));
         marks.advance(offset(10), Covers::Only(Thread::Main), offset(5));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::command::{RegistrationTokenSet, TokenHash};
 
 /// A registration token. The token itself is not stored.
@@ -32,7 +32,7 @@ impl RegistrationToken {
 /// All registration tokens.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct RegistrationTokens(
-    #[serde(with = "kept::locked")] RwLock<BTreeMap<TokenHash, RegistrationToken>>,
+    #[serde(with = "serializers::locked")] RwLock<BTreeMap<TokenHash, RegistrationToken>>,
 );
 
 impl RegistrationTokens {

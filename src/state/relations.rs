@@ -16,8 +16,8 @@ use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use self::index::Sought;
-use self::index::{Index, Kin, MANY};
+pub use self::index::ChildQuery;
+use self::index::{Children, Index, MANY};
 use logcabin_base::{limits, work};
 use logcabin_record::Offset;
 
@@ -96,7 +96,7 @@ pub(super) struct Relations {
     children: BTreeMap<Offset, Vec<Entry>>,
     /// The newest reply of each thread, redacted or not → the thread's root.
     threads: BTreeMap<Offset, Offset>,
-    words: Words,
+    words: InternedTexts,
     #[serde(skip)]
     index: Index,
 }
@@ -116,17 +116,17 @@ struct Entry {
 /// Interned texts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Texts")]
-struct Words {
+struct InternedTexts {
     texts: Vec<Arc<str>>,
     #[serde(skip)]
     numbers: HashMap<Arc<str>, u32>,
 }
 
-/// The texts of [`Words`] in order, from which their numbers follow.
+/// The texts of [`InternedTexts`] in order, from which their numbers follow.
 #[derive(Deserialize)]
 struct Texts(Vec<Arc<str>>);
 
-impl From<Texts> for Words {
+impl From<Texts> for InternedTexts {
     fn from(Texts(texts): Texts) -> Self {
         let numbers =
             texts.iter().zip(0..).map(|(text, number)| (Arc::clone(text), number)).collect();
@@ -134,7 +134,7 @@ impl From<Texts> for Words {
     }
 }
 
-impl Words {
+impl InternedTexts {
     fn number(&mut self, text: &str) -> u32 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -268,7 +268,7 @@ impl Relations {
         sender: Option<u32>,
         at: Offset,
         redactions: &Redactions,
-    ) -> Kin<'_> {
+    ) -> Children<'_> {
         if self.index.has(parent) {
             return self.index.kin(parent, rel_type, sender, at);
         }
@@ -278,7 +278,7 @@ impl Relations {
                 && sender.is_none_or(|sender| sender == child.sender)
                 && redactions.get(&child.offset).is_none_or(|redaction| *redaction > at)
         });
-        Kin::few(wanted.map(|child| child.offset))
+        Children::few(wanted.map(|child| child.offset))
     }
 
     fn one(&self, parent: Offset, child: Offset) -> Option<Child> {
@@ -293,7 +293,7 @@ impl Relations {
         &self,
         parent: Offset,
         rel_type: &str,
-        sought: &Sought<'_>,
+        sought: &ChildQuery<'_>,
         redactions: &Redactions,
     ) -> usize {
         let Some(rel_type) = self.words.numbers.get(rel_type).copied() else { return 0 };
@@ -315,7 +315,7 @@ impl Relations {
         &self,
         parent: Offset,
         rel_type: &str,
-        sought: &Sought<'_>,
+        sought: &ChildQuery<'_>,
         limit: usize,
         redactions: &Redactions,
     ) -> Vec<Child> {
@@ -341,7 +341,7 @@ impl Relations {
         &self,
         parent: Offset,
         rel_type: u32,
-        sought: &Sought<'_>,
+        sought: &ChildQuery<'_>,
         limit: usize,
         redactions: &Redactions,
     ) -> Vec<Child> {
@@ -365,7 +365,7 @@ impl Relations {
         parent: Offset,
         rel_type: &str,
         sender: &UserId,
-        sought: &Sought<'_>,
+        sought: &ChildQuery<'_>,
         limit: usize,
         redactions: &Redactions,
     ) -> Vec<Child> {
@@ -436,7 +436,7 @@ impl Relations {
                     && senders.as_ref().is_none_or(|of| of.contains(&child.sender))
             });
         }
-        let any = |kin: Kin<'_>| kin.count(Offset::ZERO, at) > 0;
+        let any = |kin: Children<'_>| kin.count(Offset::ZERO, at) > 0;
         let by = |rel_type: u32| match &senders {
             None => any(self.kin(parent, rel_type, None, at, redactions)),
             Some(senders) => senders
@@ -652,7 +652,7 @@ mod tests {
             let stretches: Vec<_> = cuts.chunks(2).map(|cut| (cut[0], cut[1])).collect();
             let without: BTreeSet<_> = without.into_iter().map(user).collect();
             let at = Offset::new(at);
-            let sought = Sought { stretches: &stretches, without: &without, at };
+            let sought = ChildQuery { stretches: &stretches, without: &without, at };
             let is_there = |child: Offset| redactions.get(&child).is_none_or(|by| *by > at);
             let seen = |(child, _, sender): &(Offset, usize, usize), left_out: bool| {
                 stretches.iter().any(|(after, to)| after < child && child <= to)

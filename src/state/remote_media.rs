@@ -7,12 +7,14 @@ use parking_lot::RwLock;
 use ruma::{MxcUri, OwnedMxcUri};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{Offset, command::MediaQuarantine};
 
 /// By address, the record that put the file into quarantine.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct RemoteMedia(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedMxcUri, Offset>>);
+pub struct RemoteMedia(
+    #[serde(with = "serializers::locked")] RwLock<BTreeMap<OwnedMxcUri, Offset>>,
+);
 
 impl RemoteMedia {
     /// The record that put the file at this address into quarantine, if it is in it.

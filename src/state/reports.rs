@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{
     Offset,
     command::{ReportCreate, ReportRemove},
@@ -14,7 +14,7 @@ use logcabin_record::{
 
 /// All open reports, by the offset of their records.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Reports(#[serde(with = "kept::locked")] RwLock<Open>);
+pub struct Reports(#[serde(with = "serializers::locked")] RwLock<Open>);
 
 /// The open reports, and counts derived from them.
 #[derive(Debug, Default, Serialize, Deserialize)]

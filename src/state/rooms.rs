@@ -44,9 +44,9 @@ use self::{
 };
 use super::{
     history::History,
-    kept,
-    lifetimes::{Lifetimes, Own},
+    lifetimes::{Lifetimes, RoomRetention},
     relations::{NewRelation, Relations},
+    serializers,
 };
 use logcabin_record::Offset;
 
@@ -78,7 +78,7 @@ struct Inner {
     messages: BTreeMap<Box<str>, Vec<Offset>>,
     /// The lifetimes in the room's state: the state event with its content, under the stable and
     /// the unstable name of the specification proposal.
-    lifetimes: [Option<(Offset, Own)>; 2],
+    lifetimes: [Option<(Offset, RoomRetention)>; 2],
     /// The last record that removed events.
     erased: Offset,
     /// Every change of state, as (offset, index into `keys`).
@@ -130,7 +130,7 @@ pub(super) struct EventFacts {
     pub(super) event_id: OwnedEventId,
     pub(super) event_type: Box<str>,
     /// For a state event with lifetimes: the index of its name, and the lifetimes.
-    pub(super) lifetime: Option<(usize, Option<Own>)>,
+    pub(super) lifetime: Option<(usize, Option<RoomRetention>)>,
     pub(super) depth: u64,
     pub(super) ts: u64,
     pub(super) state_key: Option<(StateEventType, Box<str>)>,
@@ -213,10 +213,10 @@ pub struct Rooms {
     #[serde(with = "stored::by_id")]
     pub rooms: DashMap<OwnedRoomId, Arc<Room>>,
     /// The rooms in the public directory.
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     public: RwLock<BTreeSet<OwnedRoomId>>,
     /// The rooms in an application service's list of a network, by both.
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     networks: RwLock<BTreeMap<(String, String), BTreeSet<OwnedRoomId>>>,
     /// The oldest events of rooms.
     pub lifetimes: Lifetimes,
@@ -224,7 +224,7 @@ pub struct Rooms {
 
 /// What remains of a purged room.
 #[derive(Debug)]
-pub(super) struct Remains {
+pub(super) struct PurgedRoom {
     pub(super) version: RoomVersionId,
     pub(super) created: Offset,
     pub(super) events: Vec<Offset>,
@@ -282,7 +282,7 @@ impl Rooms {
     }
 
     /// Removes a room.
-    pub(super) fn purge(&self, room_id: &RoomId) -> Option<Remains> {
+    pub(super) fn purge(&self, room_id: &RoomId) -> Option<PurgedRoom> {
         let (_, room) = self.rooms.remove(room_id)?;
         self.lifetimes.remove(room_id, room.oldest());
         self.public.write().remove(room_id);
@@ -292,7 +292,7 @@ impl Rooms {
         });
         let inner = room.inner.read();
         let ephemeral = inner.moved.keys().chain(inner.typing_records.values()).copied();
-        Some(Remains {
+        Some(PurgedRoom {
             version: room.version.clone(),
             created: room.created,
             events: inner.timeline.iter().chain(inner.graph.asides.keys()).copied().collect(),

@@ -189,7 +189,7 @@ sections! {
     undone, "undone memberships", 1;
     usage, "usage", 2, may begin empty;
     keys, "keys", 3, reads 1 as super::keys::former::V2, reads 2 as super::keys::former::V2;
-    backups, "key backups", 2, reads 1 as super::backups::former::V1;
+    key_backups, "key backups", 2, reads 1 as super::key_backups::former::V1;
     to_device, "messages to devices", 3, reads 1 as super::to_device::former::V1,
         reads 2 as super::to_device::former::V2;
     seen, "devices in use", 1;
@@ -200,7 +200,7 @@ sections! {
     presence, "presence", 1;
     delayed, "scheduled events", 1;
     deliveries, "deliveries", 2, reads 1 as super::deliveries::former::V1;
-    peers, "peers", 1, may begin empty;
+    federation_keys, "peers", 1, may begin empty;
     destinations, "destinations", 2, may begin empty,
         reads 1 as super::destinations::former::V1;
     device_lists, "device lists of others", 1, may begin empty;
@@ -208,7 +208,7 @@ sections! {
     remote_media, "media of others", 1, may begin empty;
     pushers, "pushers", 1;
     erasures, "erasures", 1;
-    copies, "backups", 1;
+    backups, "backups", 1;
     events, "index of events", 1;
     transactions, "transactions", 1;
     streams, "streams", 1;

@@ -6,14 +6,14 @@ use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::threepid::{
     Threepid, ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind,
 };
 
 /// An identifier of an account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owned {
+pub struct ThreepidOwner {
     /// The owner.
     pub user_id: OwnedUserId,
     /// When it was validated, in milliseconds since the Unix epoch.
@@ -24,16 +24,16 @@ pub struct Owned {
 
 /// All identifiers.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Threepids(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Threepids(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
-    owners: BTreeMap<Threepid, Owned>,
-    users: BTreeMap<OwnedUserId, OfUser>,
+    owners: BTreeMap<Threepid, ThreepidOwner>,
+    users: BTreeMap<OwnedUserId, UserThreepids>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct OfUser {
+struct UserThreepids {
     own: BTreeSet<Threepid>,
     /// The user's identifiers on identity servers, with the server's name.
     bound: BTreeSet<(Threepid, String)>,
@@ -46,7 +46,7 @@ impl Threepids {
     }
 
     /// The identifiers of an account, in order.
-    pub fn of_user(&self, user_id: &UserId) -> Vec<(Threepid, Owned)> {
+    pub fn of_user(&self, user_id: &UserId) -> Vec<(Threepid, ThreepidOwner)> {
         let inner = self.0.read();
         let own = inner.users.get(user_id).map(|user| &user.own);
         let owned =
@@ -63,7 +63,7 @@ impl Threepids {
     pub(super) fn add(&self, body: ThreepidAdd) {
         let ThreepidAdd { user_id, threepid, validated_ms, added_ms } = body;
         let mut inner = self.0.write();
-        let owned = Owned { user_id: user_id.clone(), validated_ms, added_ms };
+        let owned = ThreepidOwner { user_id: user_id.clone(), validated_ms, added_ms };
         if let Some(before) = inner.owners.insert(threepid.clone(), owned) {
             inner.disown(&before.user_id, &threepid);
         }

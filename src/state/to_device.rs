@@ -11,7 +11,7 @@ use received::Received;
 use ruma::{DeviceId, OwnedDeviceId, OwnedServerName, OwnedUserId, ServerName, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{index::hash, kept};
+use super::{index::hash, serializers};
 use logcabin_record::{
     Offset,
     command::{ToDeviceAck, ToDeviceSend},
@@ -22,16 +22,16 @@ use logcabin_record::{
 #[serde(from = "Stored")]
 pub struct ToDevice {
     /// The devices with pending messages.
-    #[serde(with = "kept::shared")]
+    #[serde(with = "serializers::shared")]
     inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
     /// The records that are in at least one inbox.
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     open: RwLock<BTreeMap<Offset, Open>>,
     /// What other homeservers have not been told yet: an inbox for each.
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     outside: RwLock<BTreeMap<OwnedServerName, Inbox>>,
     /// What other homeservers have sent.
-    #[serde(with = "kept::locked")]
+    #[serde(with = "serializers::locked")]
     received: RwLock<Received>,
 }
 
@@ -56,7 +56,7 @@ struct Open {
 /// The part that snapshots contain. The counts are derived from it.
 #[derive(Deserialize)]
 struct Stored {
-    #[serde(with = "kept::shared")]
+    #[serde(with = "serializers::shared")]
     inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
     open: BTreeMap<Offset, Open>,
     outside: BTreeMap<OwnedServerName, Inbox>,
@@ -294,7 +294,7 @@ pub(super) mod former {
     /// rebuilt from the log.
     #[derive(Deserialize)]
     pub(crate) struct V1 {
-        #[serde(with = "kept::shared")]
+        #[serde(with = "serializers::shared")]
         inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
         open: BTreeMap<Offset, u32>,
     }
@@ -309,7 +309,7 @@ pub(super) mod former {
     /// Version 2, without other homeservers.
     #[derive(Deserialize)]
     pub(crate) struct V2 {
-        #[serde(with = "kept::shared")]
+        #[serde(with = "serializers::shared")]
         inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
         open: BTreeMap<Offset, Open>,
     }

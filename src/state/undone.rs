@@ -6,16 +6,18 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_record::{Epoch, Offset, command::RoomUndo};
 
 /// By user, the rooms.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Undone(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, Vec<UndonePart>>>);
+pub struct UndoneMemberships(
+    #[serde(with = "serializers::locked")] RwLock<BTreeMap<OwnedUserId, Vec<UndoneMembership>>>,
+);
 
 /// A user's membership that was undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UndonePart {
+pub struct UndoneMembership {
     pub room_id: OwnedRoomId,
     /// The epoch of the record that made it.
     pub epoch: Epoch,
@@ -27,19 +29,25 @@ pub struct UndonePart {
     pub said: Offset,
 }
 
-impl Undone {
+impl UndoneMemberships {
     /// The undone memberships of the user that a client at `offset` of `epoch` knew.
-    pub fn known_at(&self, user_id: &UserId, epoch: Epoch, offset: Offset) -> Vec<UndonePart> {
+    pub fn known_at(
+        &self,
+        user_id: &UserId,
+        epoch: Epoch,
+        offset: Offset,
+    ) -> Vec<UndoneMembership> {
         let parts = self.0.read();
         let parts = parts.get(user_id).map(Vec::as_slice).unwrap_or_default();
-        let known =
-            |part: &&UndonePart| (part.epoch..part.begun).contains(&epoch) && part.offset <= offset;
+        let known = |part: &&UndoneMembership| {
+            (part.epoch..part.begun).contains(&epoch) && part.offset <= offset
+        };
         parts.iter().filter(known).cloned().collect()
     }
 
     pub(super) fn add(&self, said: Offset, body: RoomUndo) {
         let RoomUndo { user_id, begun, rooms } = body;
-        let rooms = rooms.into_iter().map(|room| UndonePart {
+        let rooms = rooms.into_iter().map(|room| UndoneMembership {
             room_id: room.room_id,
             epoch: room.epoch,
             offset: room.offset,
@@ -62,7 +70,7 @@ mod tests {
     #[test]
     fn only_clients_that_knew_a_membership_learn_that_it_was_undone() {
         let user_id: OwnedUserId = "@ann:test".try_into().unwrap();
-        let undone = Undone::default();
+        let undone = UndoneMemberships::default();
         let room = |id: &str, epoch, offset| UndoneRoom {
             room_id: id.try_into().unwrap(),
             epoch: Epoch(epoch),

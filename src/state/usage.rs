@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, ServerName, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{index::hash, kept, rooms::Membership};
+use super::{index::hash, rooms::Membership, serializers};
 use logcabin_record::{
     Offset,
     command::{AccountDataSet, FilterCreate},
@@ -26,10 +26,10 @@ const DATA_OVERHEAD: usize = 64;
 
 /// How much each user stores.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Usage(#[serde(with = "kept::shared")] DashMap<OwnedUserId, OfUser>);
+pub struct Usage(#[serde(with = "serializers::shared")] DashMap<OwnedUserId, UserUsage>);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct OfUser {
+struct UserUsage {
     /// The size of each existing account data entry, by hashes of its room and type.
     data: BTreeMap<DataKey, u32>,
     /// The sum of these sizes.
@@ -72,7 +72,7 @@ type DataKey = (u64, u64);
 
 /// A number of items, and their total size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct Totals {
     /// The number.
     pub count: usize,
     /// The size in bytes.
@@ -98,8 +98,8 @@ pub fn data_bytes(body: &AccountDataSet) -> u64 {
 }
 
 impl Usage {
-    pub fn account_data(&self, user_id: &UserId) -> Kept {
-        self.look(user_id, |of| Kept { count: of.data.len(), bytes: of.data_bytes })
+    pub fn account_data(&self, user_id: &UserId) -> Totals {
+        self.look(user_id, |of| Totals { count: of.data.len(), bytes: of.data_bytes })
     }
 
     /// The size of the account data that `body` replaces.
@@ -139,7 +139,7 @@ impl Usage {
         invites
     }
 
-    fn look<T: Default>(&self, user_id: &UserId, look: impl FnOnce(&OfUser) -> T) -> T {
+    fn look<T: Default>(&self, user_id: &UserId, look: impl FnOnce(&UserUsage) -> T) -> T {
         self.0.get(user_id).map(|of| look(&of)).unwrap_or_default()
     }
 
@@ -192,14 +192,14 @@ impl Usage {
             for key in gone {
                 of.data_bytes -= u64::from(of.data.remove(&key).unwrap_or_default());
             }
-            *of != OfUser::default()
+            *of != UserUsage::default()
         });
     }
 
     /// Users who store nothing have no entry, so that equal states have equal bytes.
-    fn change<T>(&self, user_id: &UserId, change: impl FnOnce(&mut OfUser) -> T) {
+    fn change<T>(&self, user_id: &UserId, change: impl FnOnce(&mut UserUsage) -> T) {
         change(&mut self.0.entry(user_id.to_owned()).or_default());
-        self.0.remove_if(user_id, |_, of| *of == OfUser::default());
+        self.0.remove_if(user_id, |_, of| *of == UserUsage::default());
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
@@ -244,10 +244,10 @@ mod tests {
             usage.set_data(body);
         }
         let sum = data_bytes(&longer) + data_bytes(&of_room);
-        assert_eq!(usage.account_data(ann()), Kept { count: 2, bytes: sum });
+        assert_eq!(usage.account_data(ann()), Totals { count: 2, bytes: sum });
         assert_eq!(usage.data_before(&first), data_bytes(&longer));
         usage.set_data(&data(None, "t", "null"));
-        assert_eq!(usage.account_data(ann()), Kept { count: 1, bytes: data_bytes(&of_room) });
+        assert_eq!(usage.account_data(ann()), Totals { count: 1, bytes: data_bytes(&of_room) });
         usage.end_room(room_id);
         assert!(usage.0.is_empty());
     }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
-use super::kept;
+use super::serializers;
 use logcabin_base::limits;
 use logcabin_record::{
     Offset,
@@ -61,7 +61,7 @@ pub fn token_hash(client_secret: &str, token: &str) -> TokenHash {
 
 /// All validations.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Validations(#[serde(with = "kept::locked")] RwLock<Inner>);
+pub struct Validations(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 /// What distinguishes requests: the client's secret is part of it.
 type Key = (Threepid, Purpose, TokenHash);

@@ -13,7 +13,7 @@ use logcabin::{
     engine::Engine,
     record::{
         Offset, Origin,
-        command::{AsideItem, DeviceList, Reached, SetAside, Transaction},
+        command::{DeviceList, Reached, SetAside, SetAsideItem, Transaction},
     },
 };
 use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId};
@@ -208,7 +208,7 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
     }
     let told = engine.head().offset().prev();
     let mut set_aside = SetAside::default();
-    set_aside.add(AsideItem {
+    set_aside.add(SetAsideItem {
         record: Some(told),
         item: "event".to_owned(),
         at_ms: 1_770_000_000_000,

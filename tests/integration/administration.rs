@@ -121,10 +121,10 @@ async fn the_command_line_acts_on_a_running_server() {
 
 /// What the log says, in words.
 pub(crate) fn history(data_dir: &Path) -> String {
-    use logcabin::{history::words, record::Offset, source::Source};
+    use logcabin::{history::describe, record::Offset, source::Source};
     let source = Source::stopped(data_dir).expect("a log");
     let records = source.records(Offset::new(1)).expect("records");
-    let words = records.map(|record| words::of_record(&record.expect("a record")));
+    let words = records.map(|record| describe::of_record(&record.expect("a record")));
     words.map(|words| format!("{} {}\n", words.who, words.text)).collect()
 }
 

@@ -16,7 +16,7 @@ use logcabin::{
         account::Register,
         create_room::{CreateRoom, Preset},
         federation::{
-            BeginRoom, EnterRoom, MembershipOutside, ReceiveOutcome, ReceivePdu, invitation,
+            BeginRoom, EnterRoom, ReceiveOutcome, ReceivePdu, RemoteMembership, invitation,
             template,
         },
         send::SendEvent,
@@ -214,7 +214,7 @@ async fn tell_of(
     (event_id, pdu): &Sent,
     version: &RoomVersionId,
 ) -> Result<(), Rejected> {
-    let outside = MembershipOutside {
+    let outside = RemoteMembership {
         room_id: room_id.clone(),
         version: version.clone(),
         from: "elsewhere.test".try_into().unwrap(),

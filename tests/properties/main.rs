@@ -11,7 +11,9 @@ use logcabin::{
     clock::Clock,
     decide::{
         Refusal,
-        account::{Login, Register, RemoveDevices, RenameDevice, SetPassword, SetProfile, Which},
+        account::{
+            DeviceSet, Login, Register, RemoveDevices, RenameDevice, SetPassword, SetProfile,
+        },
         account_data::{CreateFilter, SetAccountData, SetTag},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
@@ -34,7 +36,7 @@ use logcabin::{
         command::{DelayedOutcome, PresenceState, Secret, TokenHash, Tokens},
     },
     state::{Membership, State, sections},
-    view::{View, filter::EventFilter, relations::WantedThreads},
+    view::{View, filter::EventFilter, relations::ThreadQuery},
 };
 use proptest::prelude::*;
 use ruma::{
@@ -243,13 +245,13 @@ impl World {
                 engine.propose(origin, proposal).await?.into_inner();
             }
             Op::Logout(user, d) => {
-                let which = Which::These(vec![device(d)]);
+                let which = DeviceSet::These(vec![device(d)]);
                 let proposal = RemoveDevices { user_id: user_id(user), which };
                 engine.propose(origin, proposal).await?.into_inner();
             }
             Op::LogoutOthers(user, d) => {
                 let proposal =
-                    RemoveDevices { user_id: user_id(user), which: Which::AllBut(device(d)) };
+                    RemoveDevices { user_id: user_id(user), which: DeviceSet::AllBut(device(d)) };
                 engine.propose(origin, proposal).await?.into_inner();
             }
             Op::RenameDevice(user, d, name) => {
@@ -264,7 +266,7 @@ impl World {
                 let proposal = SetPassword {
                     user_id: user_id(user),
                     password: format!("hash {password}").into(),
-                    log_out: (password % 2 == 0).then_some(Which::All),
+                    log_out: (password % 2 == 0).then_some(DeviceSet::All),
                 };
                 engine.propose(origin, proposal).await?.into_inner();
             }
@@ -807,7 +809,7 @@ fn a_device_that_was_logged_out_meanwhile_has_no_keys() {
         let has_keys = || world.engine.state().keys.of_device(&user_id(0), &device_id, |_| ());
         assert!(has_keys().is_some());
         let remove =
-            RemoveDevices { user_id: user_id(0), which: Which::These(vec![device_id.clone()]) };
+            RemoveDevices { user_id: user_id(0), which: DeviceSet::These(vec![device_id.clone()]) };
         world.engine.propose(Origin::server(), remove).await.unwrap().into_inner();
         // The request was let in before the logout, and is decided after it.
         let refused = world.engine.propose(Origin::server(), upload()).await.map(|_| ());
@@ -1173,7 +1175,7 @@ proptest! {
                     // A page goes on from where the one before ended, or from what its token says.
                     let mut walk = None;
                     loop {
-                        let wanted = WantedThreads { as_of, before, participated };
+                        let wanted = ThreadQuery { as_of, before, participated };
                         let page = view.threads(&room, wanted, limit, walk.as_ref()).unwrap();
                         assert!(page.roots.len() <= limit);
                         listed.extend(page.roots.iter().map(|root| root.offset));

@@ -9,7 +9,7 @@ use logcabin::{
         verify,
     },
     record::{Epoch, Payload},
-    restore::{From, Request, restore},
+    restore::{Request, RestoreSource, restore},
     state::Account,
 };
 
@@ -59,7 +59,7 @@ proptest! {
 
             let data_dir = place.path().join("data");
             let request = Request {
-                from: From::Place(archive),
+                from: RestoreSource::Path(archive),
                 to: Some(Moment::At(to)),
                 data_dir: data_dir.clone(),
                 archive_dir: None,

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use logcabin::{
     events::{EventStore, Viewer},
-    history::audit::{Asked, Ledger},
+    history::audit::{Ledger, SyncParameters},
     log::ReadError,
     notifications::Unread,
     record::Epoch,
     sync::{
-        CameFrom, Effort, KnownMembers,
+        Effort, KnownMembers, UndonePosition,
         v3::{Memory, Request, SyncFilter, respond},
     },
     view::{View, filter::Filter, token::Token},
@@ -286,7 +286,7 @@ proptest! {
                         let answer =
                             answer(&world, client.session(number), &user_id, &request, &known);
                         let to = world.engine.head().offset();
-                        let asked = Asked {
+                        let asked = SyncParameters {
                             since: client.since,
                             to,
                             full_state: sync.full_state,
@@ -407,7 +407,7 @@ fn the_auditor_respects_ignored_users_and_deletions() {
         let ledger = ledger(&world, &ann);
         let known = KnownMembers::new(1 << 20);
         for since in [None, Some(before), Some(middle)] {
-            let asked = Asked { since, to, ..Asked::default() };
+            let asked = SyncParameters { since, to, ..SyncParameters::default() };
             let answer = answer(&world, Offset::new(1), &ann, &plain(since), &known);
             assert_eq!(ledger.check(&asked, &answer), [], "since {since:?}: {answer:#}");
         }
@@ -463,7 +463,7 @@ fn a_timeline_that_begins_again_is_limited() {
         let mut request = plain(None);
         request.filter = SyncFilter::new(Filter::default(), 1000, 1000).into();
         let token = Token { epoch: Epoch(1), offset: Offset::new(1) };
-        request.came_from = Some(CameFrom { token, after: Offset::new(1) });
+        request.came_from = Some(UndonePosition { token, after: Offset::new(1) });
         let over = answer(&world, Offset::new(1), &bob, &request, &known);
         assert_eq!(over["rooms"]["join"][&room_id]["timeline"]["limited"], true, "{over:#}");
     });
@@ -488,7 +488,7 @@ fn a_removal_is_reported_although_a_hidden_invite_follows_it() {
         for (since, expected) in [(before, true), (kick, false)] {
             let since = Some(since);
             let answer = answer(&world, Offset::new(1), &bob, &plain(since), &known);
-            let asked = Asked { since, to, ..Asked::default() };
+            let asked = SyncParameters { since, to, ..SyncParameters::default() };
             assert_eq!(ledger(&world, &bob).check(&asked, &answer), [], "{answer:#}");
             let left = &answer["rooms"]["leave"][world.rooms[0].as_str()];
             assert_eq!(!left.is_null(), expected, "{answer:#}");
@@ -518,8 +518,11 @@ fn omissions_and_inventions_are_found() {
         }
         let ann = user_id(0);
         let known = KnownMembers::new(1 << 20);
-        let asked =
-            Asked { since: Some(before), to: world.engine.head().offset(), ..Asked::default() };
+        let asked = SyncParameters {
+            since: Some(before),
+            to: world.engine.head().offset(),
+            ..SyncParameters::default()
+        };
         let request = plain(Some(before));
         let right = answer(&world, Offset::new(1), &ann, &request, &known);
         let ledger = ledger(&world, &ann);

@@ -3,36 +3,36 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 
 use super::{
-    ledger::{Bound, Ledger},
+    usage::{ReachedBound, UsageTable},
     *,
 };
 
 const MIB: usize = 1 << 20;
 
 /// The default budget: 24 MiB for requests, 72 MiB for answers.
-fn bodies() -> Arc<Bodies> {
-    Bodies::new(Shares::new(96 << 20, 8 * MIB))
+fn bodies() -> Arc<BodyBudget> {
+    BodyBudget::new(Shares::new(96 << 20, 8 * MIB))
 }
 
-fn address(number: u8) -> Payer {
-    Payer::Address(Ipv4Addr::new(10, 0, 0, number).into())
+fn address(number: u8) -> Principal {
+    Principal::Address(Ipv4Addr::new(10, 0, 0, number).into())
 }
 
-fn asked(name: &str) -> Payer {
-    Payer::Asked(name.into())
+fn asked(name: &str) -> Principal {
+    Principal::Asked(name.into())
 }
 
 fn soon() -> Instant {
     Instant::now() + limits::BODY_PATIENCE
 }
 
-fn is_empty(bodies: &Bodies) -> bool {
-    bodies.ledger.lock().is_empty()
+fn is_empty(bodies: &BodyBudget) -> bool {
+    bodies.usage.lock().is_empty()
 }
 
 /// A body with this many bytes.
-async fn with(bodies: &Arc<Bodies>, payer: Payer, bytes: usize) -> Result<Body, Full> {
-    let mut body = bodies.begin(payer, 1);
+async fn with(bodies: &Arc<BodyBudget>, principal: Principal, bytes: usize) -> Result<Body, Full> {
+    let mut body = bodies.begin(principal, 1);
     body.grow(bytes, soon()).await.map(|()| body)
 }
 
@@ -96,15 +96,15 @@ async fn idle_bodies_make_room_the_largest_first() {
 
 /// A ledger, and the bodies that it dropped.
 #[derive(Default)]
-struct Kept {
-    ledger: Ledger,
+struct ReservedUsage {
+    usage: UsageTable,
     watches: Vec<(u64, watch::Receiver<bool>)>,
 }
 
-impl Kept {
-    fn begin(&mut self, payer: Payer, now: Instant) -> u64 {
+impl ReservedUsage {
+    fn begin(&mut self, principal: Principal, now: Instant) -> u64 {
         let (drop, dropped) = watch::channel(false);
-        let id = self.ledger.begin(payer, drop, now);
+        let id = self.usage.begin(principal, drop, now);
         self.watches.push((id, dropped));
         id
     }
@@ -117,26 +117,26 @@ impl Kept {
 #[test]
 fn the_largest_and_oldest_active_body_makes_room_for_a_smaller_one() {
     let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
-    let (mut kept, mib) = (Kept::default(), 1 << 20);
+    let (mut kept, mib) = (ReservedUsage::default(), 1 << 20);
     let some = 9 * mib / 2;
     let sizes = [some, some + 2 * limits::BODY_QUANTUM, some];
     let ids = [1, 2, 3].map(|number| kept.begin(address(number), now));
     for (id, size) in ids.iter().zip(sizes) {
-        kept.ledger.reserve(&shares, *id, size, false, now).expect("there is room");
+        kept.usage.reserve(&shares, *id, size, false, now).expect("there is room");
     }
     let later = now + Duration::from_secs(3);
     for (id, size) in ids.iter().zip(sizes) {
         let to = size + limits::BODY_QUANTUM;
-        kept.ledger.reserve(&shares, *id, to, false, later).expect("there is room");
+        kept.usage.reserve(&shares, *id, to, false, later).expect("there is room");
     }
     let new = kept.begin(address(9), later);
     let want = 4 * mib;
     let mut ask = |waited: Duration| {
-        let bound = kept.ledger.reserve(&shares, new, want, false, later + waited);
+        let bound = kept.usage.reserve(&shares, new, want, false, later + waited);
         let bound = bound.expect_err("there is no room");
-        assert_eq!(bound, Bound::OfKind);
-        kept.ledger.waits(new, want, later + waited).expect("few wait");
-        kept.ledger.make_room(&shares, new, want, bound, waited, later + waited);
+        assert_eq!(bound, ReachedBound::OfKind);
+        kept.usage.waits(new, want, later + waited).expect("few wait");
+        kept.usage.make_room(&shares, new, want, bound, waited, later + waited);
         kept.dropped()
     };
     assert!(ask(Duration::ZERO).is_empty(), "nobody is idle");
@@ -147,43 +147,43 @@ fn the_largest_and_oldest_active_body_makes_room_for_a_smaller_one() {
 #[test]
 fn freed_memory_goes_to_the_body_that_others_made_room_for() {
     let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
-    let (mut kept, mib) = (Kept::default(), 1 << 20);
+    let (mut kept, mib) = (ReservedUsage::default(), 1 << 20);
     let all = [1, 2, 3].map(|number| kept.begin(address(number), now));
     for id in all {
-        kept.ledger.reserve(&shares, id, 5 * mib, false, now).expect("there is room");
+        kept.usage.reserve(&shares, id, 5 * mib, false, now).expect("there is room");
     }
     // Each wants more than there is, and waits.
     for id in all {
-        kept.ledger.reserve(&shares, id, 6 * mib, false, now).expect_err("it is full");
-        kept.ledger.waits(id, 6 * mib, now).expect("few wait");
+        kept.usage.reserve(&shares, id, 6 * mib, false, now).expect_err("it is full");
+        kept.usage.waits(id, 6 * mib, now).expect("few wait");
     }
     let honest = kept.begin(address(9), now);
-    let bound = kept.ledger.reserve(&shares, honest, mib, false, now).expect_err("it is full");
-    kept.ledger.waits(honest, mib, now).expect("few wait");
-    kept.ledger.make_room(&shares, honest, mib, bound, Duration::ZERO, now);
+    let bound = kept.usage.reserve(&shares, honest, mib, false, now).expect_err("it is full");
+    kept.usage.waits(honest, mib, now).expect("few wait");
+    kept.usage.make_room(&shares, honest, mib, bound, Duration::ZERO, now);
     let [dropped] = kept.dropped()[..] else { panic!("{:?}", kept.dropped()) };
     assert!(all.contains(&dropped));
-    kept.ledger.end(dropped);
+    kept.usage.end(dropped);
     // Nobody else takes the room that was made.
     let other = all.into_iter().find(|id| *id != dropped).expect("one of them");
-    let much = kept.ledger.reserve(&shares, other, 10 * mib, false, now);
+    let much = kept.usage.reserve(&shares, other, 10 * mib, false, now);
     assert!(much.is_err(), "{much:?}");
-    kept.ledger.reserve(&shares, honest, mib, false, now).expect("room was made for it");
+    kept.usage.reserve(&shares, honest, mib, false, now).expect("room was made for it");
 }
 
 #[test]
 fn the_largest_body_does_not_drop_active_ones() {
     let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
-    let (mut kept, mib) = (Kept::default(), 1 << 20);
+    let (mut kept, mib) = (ReservedUsage::default(), 1 << 20);
     let large = kept.begin(address(0), now);
-    kept.ledger.reserve(&shares, large, 12 * mib, false, now).expect("it is alone");
+    kept.usage.reserve(&shares, large, 12 * mib, false, now).expect("it is alone");
     for number in 1..4 {
         let id = kept.begin(address(number), now);
-        kept.ledger.reserve(&shares, id, mib, false, now).expect("there is room");
+        kept.usage.reserve(&shares, id, mib, false, now).expect("there is room");
     }
     let at = now + limits::BODY_IDLE / 2;
-    let bound = kept.ledger.reserve(&shares, large, 16 * mib, false, at).expect_err("it is full");
-    kept.ledger.make_room(&shares, large, 16 * mib, bound, limits::BODY_YIELDS, at);
+    let bound = kept.usage.reserve(&shares, large, 16 * mib, false, at).expect_err("it is full");
+    kept.usage.make_room(&shares, large, 16 * mib, bound, limits::BODY_YIELDS, at);
     assert!(kept.dropped().is_empty());
 }
 
@@ -192,8 +192,9 @@ async fn a_body_larger_than_a_share_is_taken_alone() {
     let bodies = bodies();
     let mut alone = bodies.begin(address(1), limits::BODY_WEIGHT);
     alone.grow(8 * MIB, soon()).await.expect("it is alone");
-    alone.becomes(Payer::Stranger("peer.example".try_into().expect("a name"))).expect("alone");
-    let mut other = bodies.begin(Payer::Stranger("peer.example".try_into().expect("a name")), 2);
+    alone.becomes(Principal::Stranger("peer.example".try_into().expect("a name"))).expect("alone");
+    let mut other =
+        bodies.begin(Principal::Stranger("peer.example".try_into().expect("a name")), 2);
     assert_eq!(other.grow(MIB, Instant::now()).await, Err(Full::NoRoom));
     let bytes = alone.keep(vec![1; 8 * MIB].into());
     let part = bytes.slice(..10);
@@ -230,16 +231,16 @@ async fn large_answers_go_one_after_the_other_and_small_ones_beside_them() {
 
 #[test]
 fn an_answer_for_a_user_ends_the_turns_of_others() {
-    let (mut kept, now) = (Kept::default(), Instant::now());
+    let (mut kept, now) = (ReservedUsage::default(), Instant::now());
     let caused = kept.begin(asked("peer"), now);
-    kept.ledger.has_turn(caused, true, now);
-    kept.ledger.hurry(now + limits::LARGE_ANSWER_YIELDS / 2);
+    kept.usage.has_turn(caused, true, now);
+    kept.usage.hurry(now + limits::LARGE_ANSWER_YIELDS / 2);
     assert!(kept.dropped().is_empty());
-    kept.ledger.hurry(now + limits::LARGE_ANSWER_YIELDS);
+    kept.usage.hurry(now + limits::LARGE_ANSWER_YIELDS);
     assert_eq!(kept.dropped(), [caused]);
     let asked_for = kept.begin(asked("peer"), now);
-    kept.ledger.has_turn(asked_for, false, now);
-    kept.ledger.hurry(now + 2 * limits::LARGE_ANSWER_YIELDS);
+    kept.usage.has_turn(asked_for, false, now);
+    kept.usage.hurry(now + 2 * limits::LARGE_ANSWER_YIELDS);
     assert_eq!(kept.dropped(), [caused]);
 }
 
@@ -285,54 +286,54 @@ proptest! {
         steps in prop::collection::vec((0..40_usize, 0..6_u8, 0..12_u64, 0..4_u8), 1..300),
     ) {
         let shares = Shares::new(96 << 20, 8 * MIB);
-        let (mut ledger, mut now) = (Ledger::default(), Instant::now());
+        let (mut usage, mut now) = (UsageTable::default(), Instant::now());
         let mut ids: Vec<Option<(u64, watch::Receiver<bool>, u64)>> = Vec::new();
         ids.resize_with(40, || None);
-        for (slot, payer, mib, act) in steps {
-            now += Duration::from_millis(u64::from(payer) * 200);
-            let of = |payer| match payer {
-                0..=2 => address(payer),
-                3 => Payer::Stranger("new.example".try_into().expect("a name")),
-                4 => Payer::Server("old.example".try_into().expect("a name")),
+        for (slot, principal, mib, act) in steps {
+            now += Duration::from_millis(u64::from(principal) * 200);
+            let of = |principal| match principal {
+                0..=2 => address(principal),
+                3 => Principal::Stranger("new.example".try_into().expect("a name")),
+                4 => Principal::Server("old.example".try_into().expect("a name")),
                 _ => asked("peer"),
             };
             match (act, &mut ids[slot]) {
                 (0, held) => {
                     if let Some((id, ..)) = held.take() {
-                        ledger.end(id);
+                        usage.end(id);
                     }
                 }
-                (1, Some((id, ..))) => ledger.arrived(*id, payer % 2 == 0, now),
+                (1, Some((id, ..))) => usage.arrived(*id, principal % 2 == 0, now),
                 (_, Some((id, dropped, bytes))) => {
                     if *dropped.borrow() {
-                        ledger.end(*id);
+                        usage.end(*id);
                         ids[slot] = None;
                         continue;
                     }
                     let to = *bytes + (mib << 20);
-                    match ledger.reserve(&shares, *id, to, false, now) {
+                    match usage.reserve(&shares, *id, to, false, now) {
                         Ok(()) => *bytes = to,
                         Err(bound) => {
-                            let _ = ledger.waits(*id, to, now);
-                            let waited = Duration::from_millis(u64::from(payer) * 400);
-                            ledger.make_room(&shares, *id, to, bound, waited, now);
+                            let _ = usage.waits(*id, to, now);
+                            let waited = Duration::from_millis(u64::from(principal) * 400);
+                            usage.make_room(&shares, *id, to, bound, waited, now);
                         }
                     }
                 }
                 (_, empty) => {
                     let (drop, dropped) = watch::channel(false);
-                    *empty = Some((ledger.begin(of(payer), drop, now), dropped, 0));
+                    *empty = Some((usage.begin(of(principal), drop, now), dropped, 0));
                 }
             }
-            let (requests, answers) = ledger.held();
+            let (requests, answers) = usage.held();
             prop_assert!(requests <= 24 << 20 && answers <= 72 << 20);
             let sum: u64 = ids.iter().flatten().map(|(.., bytes)| *bytes).sum();
             prop_assert_eq!(sum, requests + answers);
         }
         for (id, ..) in ids.into_iter().flatten() {
-            ledger.end(id);
+            usage.end(id);
         }
-        prop_assert!(ledger.is_empty());
+        prop_assert!(usage.is_empty());
     }
 }
 

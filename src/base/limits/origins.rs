@@ -46,7 +46,7 @@ pub const ORIGIN_EVENTS: Shares = Shares {
 
 /// To-device messages for users who share no room with the sender. Some are legitimate: a user who
 /// has left a room may still be sent its keys.
-pub const ORIGIN_LETTERS: Shares = Shares {
+pub const ORIGIN_TO_DEVICE: Shares = Shares {
     stranger: Rate::per_second(1, 50),
     newcomer: Rate::per_second(2, 200),
     neighbour: Rate::per_second(10, 1000),
@@ -140,7 +140,7 @@ pub const STANDING_TIME: (Duration, Duration) = (Duration::from_secs(5), Duratio
 
 /// Homeservers that have accounts of their own: some 6 MB. Others count only towards the share of
 /// all strangers.
-pub const ORIGIN_ACCOUNTS: usize = 20_000;
+pub const ORIGINS_REMEMBERED: usize = 20_000;
 
 /// The largest transaction, in bytes, that is counted without letting other answers go first: one
 /// to-device message may be for very many users.

@@ -12,7 +12,7 @@ use tokio::fs::File;
 use super::failed;
 use logcabin_base::clock::Clock;
 use logcabin_log::nats::{NatsError, NatsLog, patiently};
-use logcabin_media::depot::{Contents, Depot};
+use logcabin_media::shared_store::{Contents, SharedStore};
 use logcabin_record::command::FileHash;
 
 /// The files of a cluster, each under its hash in hex.
@@ -61,7 +61,7 @@ fn bucket_name(log: &NatsLog) -> String {
     format!("{}-files", log.stream_name())
 }
 
-impl Depot for Files {
+impl SharedStore for Files {
     fn put<'a>(&'a self, hash: &'a FileHash, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(async move {
             let mut file = File::open(path).await?;

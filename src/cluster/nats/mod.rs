@@ -59,16 +59,16 @@ pub struct Nodes {
     log: Arc<NatsLog>,
     bucket: Store,
     told: mpsc::Sender<(Option<u16>, Bytes)>,
-    me: Me,
+    me: NodeIdentity,
     clock: Clock,
-    seen: Mutex<Seen>,
+    seen: Mutex<BucketView>,
     departures: watch::Sender<u64>,
     changes: watch::Sender<u64>,
     shutdown: Shutdown,
 }
 
 #[derive(Clone, Debug)]
-pub struct Me {
+pub struct NodeIdentity {
     /// Unique among the nodes of a cluster.
     pub name: String,
     /// The same over restarts.
@@ -79,12 +79,12 @@ pub struct Me {
 
 /// The entries of the bucket, each with the time at which this node saw it renewed.
 #[derive(Default)]
-struct Seen {
+struct BucketView {
     nodes: BTreeMap<String, (Node, Instant)>,
-    leases: BTreeMap<String, (Holder, Instant)>,
+    leases: BTreeMap<String, (LeaseHolder, Instant)>,
 }
 
-impl Seen {
+impl BucketView {
     /// The nodes that have renewed their entries in time.
     fn live(&self) -> impl Iterator<Item = &Node> {
         let live = self.nodes.values().filter(|(_, renewed)| renewed.elapsed() < LEASE);
@@ -100,7 +100,7 @@ fn weight(of: &str, node: &str) -> [u8; 32] {
 
 /// The entry of a lease.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Holder {
+struct LeaseHolder {
     node: String,
     /// The process: a restarted node does not hold the leases that it held before.
     process: String,
@@ -157,7 +157,7 @@ impl Nodes {
     /// If the bucket cannot be created, or a live node has the same name.
     pub async fn join(
         log: Arc<NatsLog>,
-        me: Me,
+        me: NodeIdentity,
         clock: Clock,
         shutdown: Shutdown,
     ) -> Result<Arc<Self>, NatsError> {
@@ -377,7 +377,7 @@ impl Nodes {
                 None => self.forget(&entry.key),
             }
         } else if entry.key.starts_with(LEASED) {
-            let holder = serde_json::from_slice::<Holder>(&entry.value).ok();
+            let holder = serde_json::from_slice::<LeaseHolder>(&entry.value).ok();
             let mut seen = self.seen.lock();
             match holder.filter(|_| is_there) {
                 Some(holder) => {
@@ -464,7 +464,7 @@ impl Nodes {
     /// Tries to hold the lease of `work` until the server stops.
     async fn hold(self: Arc<Self>, work: &'static str, held: watch::Sender<Option<Instant>>) {
         let key = format!("{LEASED}{}", key_of(work));
-        let holder = Holder { node: self.me.name.clone(), process: self.process() };
+        let holder = LeaseHolder { node: self.me.name.clone(), process: self.process() };
         let entry: Bytes = serde_json::to_vec(&holder).unwrap_or_default().into();
         let (mut revision, mut free_since) = (None, None);
         loop {
@@ -521,7 +521,7 @@ impl Nodes {
 
     /// Whether no node is known to hold a lease, and it is this one's turn to try.
     fn is_free(&self, key: &str, work: &str, free_since: &mut Option<Instant>) -> bool {
-        let is_held = |(holder, renewed): &(Holder, Instant)| {
+        let is_held = |(holder, renewed): &(LeaseHolder, Instant)| {
             renewed.elapsed() < LEASE && holder.process != self.process()
         };
         if self.seen.lock().leases.get(key).is_some_and(is_held) {

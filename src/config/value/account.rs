@@ -3,7 +3,7 @@
 use ruma::OwnedUserId;
 use toml::Value;
 
-use super::{Given, Setting};
+use super::{RawSetting, Setting};
 use logcabin_base::rate::Rate;
 
 /// Whether anyone may create an account.
@@ -18,7 +18,7 @@ pub enum OpenRegistration {
 impl Setting for OpenRegistration {
     const ALLOWED: &'static str = "\"auto\", true or false";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text() {
             Some("auto") => Some(Self::Auto),
             _ => bool::read(given).map(|open| if open { Self::Yes } else { Self::No }),
@@ -55,7 +55,7 @@ impl Setting for Localpart {
     const OPTIONAL: &'static str =
         "\"off\" or a user name, of a-z, 0-9 and the characters . _ = - / +";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let valid =
             |c: char| matches!(c, 'a'..='z' | '0'..='9' | '.' | '_' | '=' | '-' | '/' | '+');
         let text = given.text()?;
@@ -101,7 +101,7 @@ impl Setting for UserRate {
     const ALLOWED: &'static str = "a list of users, each with a rate or \"off\", such as \
                                    \"@bot:example.org 100/s burst 1000\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text()?.parse().ok()
     }
 
@@ -120,7 +120,7 @@ pub struct DeniedPassword(pub Box<str>);
 impl Setting for DeniedPassword {
     const ALLOWED: &'static str = "a list of passwords";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text().filter(|text| !text.is_empty()).map(|text| Self(text.into()))
     }
 
@@ -133,7 +133,7 @@ impl Setting for Rate {
     const ALLOWED: &'static str = "a number in a second (s), minute (m) or hour (h), and one at \
                                     once, such as \"10/s burst 100\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text()?.parse().ok()
     }
 
@@ -190,7 +190,7 @@ impl Setting for Requirement {
     const ALLOWED: &'static str = "a list of \"dummy\", \"token\", \"captcha\", \"terms\", \"email\" \
                                    and \"msisdn\", with | between those of which one is enough";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let stage = |name: &str| {
             RegistrationStage::ALL.into_iter().find(|stage| stage.as_str() == name.trim())
         };

@@ -5,14 +5,14 @@ use std::{fmt, net::SocketAddr};
 use ruma::OwnedServerName;
 use toml::Value;
 
-use super::{Given, Setting};
+use super::{RawSetting, Setting};
 use logcabin_base::{glob::Glob, network::Range};
 
 impl Setting for OwnedServerName {
     const ALLOWED: &'static str = "a host name or address, with a port if need be, such as \
                                    \"example.org\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text().and_then(|text| Self::try_from(text).ok())
     }
 
@@ -25,7 +25,7 @@ impl Setting for SocketAddr {
     const ALLOWED: &'static str = "a list of addresses with ports, such as \"127.0.0.1:8008\" or \
                                    \"[::]:8008\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text()?.parse().ok()
     }
 
@@ -40,7 +40,7 @@ impl Setting for Range {
     const LISTED: &'static str = "a list, which may be empty, of addresses, or ranges of them, such as \
                                   \"10.0.0.0/8\" or \"fd00::/8\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text()?.parse().ok()
     }
 
@@ -77,7 +77,7 @@ impl Setting for RedirectPrefix {
     const LISTED: &'static str = "a list, which may be empty, of addresses such as \
                                   \"https://app.example.org\" or \"org.example.app:/\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let url: reqwest::Url = given.text()?.parse().ok()?;
         (url.query().is_none() && url.fragment().is_none()).then_some(Self(url))
     }
@@ -106,7 +106,7 @@ impl Setting for UrlPattern {
                                    \"example.org/private/*\", without \"https://\" (none in the \
                                    environment: \"none\")";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let text = given.text()?;
         let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"*?.-_~/:[]%+=&@,;".contains(&byte);
         let host = text.split('/').next()?;
@@ -141,7 +141,7 @@ impl Setting for PathPrefix {
     const ALLOWED: &'static str = "a list of paths that begin and do not end with a slash, such \
                                    as \"/_matrix\", of letters, digits and -._~";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let text = given.text()?;
         let fine = |segment: &str| {
             !segment.is_empty()
@@ -177,7 +177,7 @@ impl Setting for BaseUrl {
     const ALLOWED: &'static str = "an address such as \"https://matrix.example.org\"";
     const OPTIONAL: &'static str = "\"off\" or an address such as \"https://identity.example.org\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let text = given.text()?;
         let url = web_address(text)?;
         let plain = url.query().is_none() && url.fragment().is_none();
@@ -201,7 +201,7 @@ pub enum PublicUrl {
 impl Setting for PublicUrl {
     const ALLOWED: &'static str = "\"auto\" or an address such as \"https://matrix.example.org\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text()? {
             "auto" => Some(Self::Auto),
             _ => BaseUrl::read(given).map(Self::Url),
@@ -243,7 +243,7 @@ impl Setting for WebUrl {
     const LISTED: &'static str =
         "a list, which may be empty, of addresses such as \"https://example.org/path\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text().filter(|text| web_address(text).is_some()).map(Self::new)
     }
 
@@ -267,7 +267,7 @@ impl Setting for TurnUri {
     const LISTED: &'static str = "a list, which may be empty, of addresses such as \
                                   \"turn:turn.example.org?transport=udp\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let text = given.text()?;
         let (scheme, host) = text.split_once(':')?;
         let fine = matches!(scheme, "turn" | "turns" | "stun" | "stuns")

@@ -4,7 +4,7 @@
 use ruma::{OwnedServerName, OwnedUserId};
 use toml::Value;
 
-use super::{Given, Setting, address::web_address};
+use super::{RawSetting, Setting, address::web_address};
 use logcabin_record::address::Pattern;
 
 /// How to reach the administrators of the server.
@@ -37,7 +37,7 @@ impl Setting for AdminContact {
                                    \"https://example.org/help\", or a user id such as \
                                    \"@admin:example.org\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let text = given.text()?;
         if text == "none" {
             return Some(Self::None);
@@ -78,7 +78,7 @@ pub enum MailSecurity {
 impl Setting for MailSecurity {
     const ALLOWED: &'static str = "\"none\", \"starttls\" or \"tls\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text()? {
             "none" => Some(Self::None),
             "starttls" => Some(Self::Starttls),
@@ -128,7 +128,7 @@ impl Setting for IdentityServer {
                                    port, \"id.example.org:*\", or of names with addresses such as \
                                    \"id.example.org=http://10.0.0.3:8090\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let written = given.text()?;
         let (name, any_port) = match written.strip_suffix(":*") {
             Some(host) => (host, true),
@@ -155,7 +155,7 @@ impl Setting for Pattern {
     const ALLOWED: &'static str =
         "a list of patterns such as \"email:*@example.org\" or \"msisdn:49*\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text()?.parse().ok()
     }
 

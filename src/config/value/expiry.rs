@@ -3,7 +3,7 @@
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use toml::Value;
 
-use super::{Given, Setting};
+use super::{RawSetting, Setting};
 use logcabin_base::lifetime::Rule;
 
 /// What the paths serve that need no access token.
@@ -31,7 +31,7 @@ impl Unauthenticated {
 impl Setting for Unauthenticated {
     const ALLOWED: &'static str = "\"none\", \"all\" or a moment such as \"2026-01-31T12:00:00Z\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text()? {
             "none" => Some(Self::None),
             "all" => Some(Self::All),
@@ -68,7 +68,7 @@ pub enum EraseAfter {
 impl Setting for EraseAfter {
     const ALLOWED: &'static str = "\"off\" or a whole number";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text() {
             Some("off") => Some(Self::Off),
             _ => u32::read(given).map(Self::Seconds),
@@ -88,7 +88,7 @@ impl Setting for Rule {
                                    \"* m.room.encrypted 2592000\" or \"!room:example.org * off\" \
                                    (none in the environment: \"none\")";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text()?.parse().ok()
     }
 
@@ -119,7 +119,7 @@ impl Lifetime {
 impl Setting for Lifetime {
     const ALLOWED: &'static str = "\"never\" or a whole number from 1 up";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text() {
             Some("never") => Some(Self::Never),
             _ => u32::read(given).filter(|seconds| *seconds > 0).map(Self::Seconds),

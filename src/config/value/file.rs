@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use toml::Value;
 
-use super::{Given, Setting};
+use super::{RawSetting, Setting};
 
 impl Setting for PathBuf {
     const ALLOWED: &'static str = "the path of a file or directory";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text().filter(|text| !text.is_empty()).map(Self::from)
     }
 
@@ -27,7 +27,7 @@ impl Setting for FilePath {
     const LISTED: &'static str = "a list, which may be empty, of the paths of files";
     const OPTIONAL: &'static str = "\"off\" or the path of a file";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         PathBuf::read(given).map(Self)
     }
 
@@ -50,7 +50,7 @@ pub enum ArchiveDir {
 impl Setting for ArchiveDir {
     const ALLOWED: &'static str = "\"auto\", \"off\" or the path of a directory";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         match given.text()? {
             "" => None,
             "auto" => Some(Self::Auto),

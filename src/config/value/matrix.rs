@@ -3,7 +3,7 @@
 use ruma::{OwnedMxcUri, RoomVersionId};
 use toml::Value;
 
-use super::{Given, Setting};
+use super::{RawSetting, Setting};
 use logcabin_record::room_version::is_for_new_rooms;
 
 /// A version of rooms.
@@ -14,7 +14,7 @@ impl Setting for RoomVersion {
     const ALLOWED: &'static str = "a room version, from \"3\" to \"12\" (1 and 2 are too old)";
     const OPTIONAL: &'static str = "\"off\" or a room version, from \"3\" to \"12\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let version = RoomVersionId::try_from(given.text()?).ok()?;
         is_for_new_rooms(&version).then_some(Self(version))
     }
@@ -34,7 +34,7 @@ impl Setting for MxcAddress {
     const OPTIONAL: &'static str =
         "\"off\" or the address of an uploaded file, such as \"mxc://example.org/abc\"";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let address = OwnedMxcUri::from(given.text()?);
         address.is_valid().then_some(Self(address))
     }
@@ -56,7 +56,7 @@ pub enum PublicKey {
 impl Setting for PublicKey {
     const ALLOWED: &'static str = "\"none\" or an ed25519 key of 43 characters in base64";
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
         let text = given.text()?;
         if text == "none" {

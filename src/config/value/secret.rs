@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf};
 
 use toml::Value;
 
-use super::{FilePath, Given, Setting, WebUrl, address::web_address};
+use super::{FilePath, RawSetting, Setting, WebUrl, address::web_address};
 
 /// The path of a file that holds a secret and nothing else. Somebody may put the secret itself
 /// here: no message quotes it.
@@ -30,7 +30,7 @@ impl Setting for SecretFile {
     const OPTIONAL: &'static str = FilePath::OPTIONAL;
     const SECRET: bool = true;
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         PathBuf::read(given).map(Self)
     }
 
@@ -65,7 +65,7 @@ impl Setting for Hidden {
     const OPTIONAL: &'static str = "\"off\" or a text, which is not shown again";
     const SECRET: bool = true;
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         given.text().filter(|text| !text.is_empty()).map(|text| Self(text.into()))
     }
 
@@ -96,7 +96,7 @@ impl Setting for JsonTemplate {
     const ALLOWED: &'static str = "a JSON object, which is not shown again";
     const SECRET: bool = true;
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         let value: serde_json::Value = serde_json::from_str(given.text()?).ok()?;
         value.is_object().then_some(Self(value))
     }
@@ -124,7 +124,7 @@ impl Setting for SharedSecret {
     const OPTIONAL: &'static str = "\"off\" or a text that is not empty";
     const SECRET: bool = true;
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         // What stands for it where it was printed is not taken for one.
         let is_one = |secret: &Hidden| !secret.expose().is_empty() && secret.expose() != HIDDEN;
         Hidden::read(given).filter(is_one).map(Self)
@@ -157,7 +157,7 @@ impl Setting for SecretUrl {
     const OPTIONAL: &'static str = WebUrl::OPTIONAL;
     const SECRET: bool = true;
 
-    fn read(given: &Given<'_>) -> Option<Self> {
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
         web_address(given.text()?).map(Self)
     }
 

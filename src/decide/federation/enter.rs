@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::{
     division::{bare, fit, record_before, record_changes, record_unverified},
     fill::missing_of,
-    receive::{Receipt, body},
+    receive::{IncomingPdu, body},
     resolve::{NoState, changes_once, differences, say_lifetimes},
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_log::MAX_BATCH_BYTES;
 use logcabin_read::{
-    branches::{Branches, PENDING, View},
+    branches::{Branches, PENDING, StateView},
     events::StoredEvent,
 };
 use logcabin_record::{
@@ -262,7 +262,7 @@ impl Proposal for EnterRoom {
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event));
         let before = state(&branches, &self.state)?;
-        let receipt = Receipt::new(&room, &branches, &event);
+        let receipt = IncomingPdu::new(&room, &branches, &event);
         if let Err(reason) = receipt.allowed_in(&before)? {
             return Err(Refusal::Forbidden(reason));
         }
@@ -296,7 +296,7 @@ impl Proposal for EnterRoom {
 }
 
 /// The state made of the known ones among these events.
-fn state(branches: &Branches<'_>, events: &[OwnedEventId]) -> Result<View, Refusal> {
+fn state(branches: &Branches<'_>, events: &[OwnedEventId]) -> Result<StateView, Refusal> {
     let mut known = Vec::with_capacity(events.len());
     for event_id in events {
         let Some(event) = branches.look(event_id)? else { continue };

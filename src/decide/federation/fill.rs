@@ -21,7 +21,7 @@ use logcabin_record::{
     Offset, Stream,
     command::{Filled, RoomGap},
 };
-use logcabin_state::{Room, State, rooms::graph::Aside};
+use logcabin_state::{Room, State, rooms::graph::OffTimeline};
 
 /// Put events into a gap of a room's history, or give it up for some time.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl Proposal for FillGap {
                 continue;
             }
             let Some(event) = branches.find(event_id)? else { continue };
-            if room.aside(event.offset) != Some(Aside::Outlier) {
+            if room.aside(event.offset) != Some(OffTimeline::Outlier) {
                 continue;
             }
             if graph.is_void(&event)? {
@@ -186,7 +186,7 @@ impl Graph<'_> {
             return Ok(false);
         }
         let known = self.events.find_known(self.state, self.room, event_id)?;
-        Ok(known.is_none_or(|event| self.room.aside(event.offset) == Some(Aside::Outlier)))
+        Ok(known.is_none_or(|event| self.room.aside(event.offset) == Some(OffTimeline::Outlier)))
     }
 
     /// The event of the room that clients are shown.

@@ -8,7 +8,7 @@ use logcabin_record::{
     Stream,
     command::{OldKey, PeerKeys, ServerKey},
 };
-use logcabin_state::peers::Peer;
+use logcabin_state::federation_keys::HomeserverKeys;
 
 /// Record the signing keys that another homeserver publishes. Its document was verified. Its old
 /// keys need not include those that it no longer publishes.
@@ -17,7 +17,7 @@ pub struct LearnKeys(pub PeerKeys);
 
 impl LearnKeys {
     /// Its old keys, including those that it no longer publishes.
-    fn all_old(&self, before: Option<&Peer>) -> BTreeMap<String, OldKey> {
+    fn all_old(&self, before: Option<&HomeserverKeys>) -> BTreeMap<String, OldKey> {
         let Self(published) = self;
         let mut all = published.old.clone();
         let Some(before) = before else { return all };
@@ -50,7 +50,7 @@ impl Proposal for RotateKey {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
-        let peers = &commit.env.state.peers;
+        let peers = &commit.env.state.federation_keys;
         if peers.retired_keys().len() >= limits::PEER_OLD_KEYS {
             return Err(Refusal::BadState(
                 "The server had as many keys as others keep.".to_owned(),
@@ -69,7 +69,7 @@ impl Proposal for LearnKeys {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
-        let peers = &commit.env.state.peers;
+        let peers = &commit.env.state.federation_keys;
         let before = peers.get(&self.0.server_name);
         if before.is_none() && peers.len() >= limits::PEERS {
             return Err(Refusal::BadState(

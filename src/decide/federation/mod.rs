@@ -24,7 +24,7 @@ pub use enter::{BeginRoom, EnterRoom, Entered, PlaceOutlier};
 pub use fill::FillGap;
 pub use keys::{LearnKeys, RotateKey};
 pub use outliers::{OutlierOutcome, RecordOutliers};
-pub use outside::MembershipOutside;
+pub use outside::RemoteMembership;
 pub use reached::NoteReached;
 pub use receive::{ReceiveOutcome, ReceivePdu, ReceivePduAtLength};
 pub use template::{TemplateError, invitation, may_authorise, template};

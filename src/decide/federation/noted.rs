@@ -7,7 +7,7 @@
 use super::resolve::{NoState, differences};
 use logcabin_base::limits;
 use logcabin_read::{
-    branches::{Branches, Tree, View},
+    branches::{Branches, StateTree, StateView},
     events::{EventRef, StoredEvent},
 };
 use logcabin_record::{
@@ -15,7 +15,7 @@ use logcabin_record::{
     command::{StateBase, StateBefore},
 };
 
-pub(super) struct Noting<'a, 'b> {
+pub(super) struct StateBeforeRecorder<'a, 'b> {
     pub(super) branches: &'a Branches<'b>,
     pub(super) event: &'a EventRef,
 }
@@ -25,21 +25,21 @@ struct Base {
     base: StateBase,
     /// How many links there are from the described state to one of the room.
     links: u64,
-    view: View,
+    view: StateView,
 }
 
-impl Noting<'_, '_> {
+impl StateBeforeRecorder<'_, '_> {
     /// The recorded form of the state before the event: none, if it is the current one.
-    pub(super) fn noted(&self, before: &View) -> Result<Option<StateBefore>, NoState> {
+    pub(super) fn noted(&self, before: &StateView) -> Result<Option<StateBefore>, NoState> {
         let current = self.branches.current();
         if self.branches.is_same(before, &current)? {
             return Ok(None);
         }
         let tree = match before {
-            View::AsOf(at) => {
+            StateView::AsOf(at) => {
                 return Ok(Some(StateBefore::same_as(StateBase::At(*at))));
             }
-            View::Own(tree) => tree,
+            StateView::Own(tree) => tree,
         };
         let base = self.nearest(tree, current)?;
         let changes = differences(self.branches, &base.view, before)?;
@@ -49,10 +49,10 @@ impl Noting<'_, '_> {
     }
 
     /// The base from which the state differs least.
-    fn nearest(&self, tree: &Tree, current: View) -> Result<Base, NoState> {
+    fn nearest(&self, tree: &StateTree, current: StateView) -> Result<Base, NoState> {
         let at = match &current {
-            View::AsOf(at) => *at,
-            View::Own(_) => Offset::ZERO,
+            StateView::AsOf(at) => *at,
+            StateView::Own(_) => Offset::ZERO,
         };
         let room = Base { base: StateBase::At(at), links: 0, view: current };
         let (mut best, mut least) = (None, usize::MAX);
@@ -76,14 +76,14 @@ impl Noting<'_, '_> {
         Ok(best)
     }
 
-    fn distance(&self, view: &View, tree: &Tree) -> Result<usize, NoState> {
+    fn distance(&self, view: &StateView, tree: &StateTree) -> Result<usize, NoState> {
         let mut differences = 0;
         let looked = self.branches.tree(view)?.differences(tree, |_, _, _| differences += 1);
         self.branches.work(looked / 8)?;
         Ok(differences)
     }
 
-    fn bases(&self, tree: &Tree) -> Result<Vec<Base>, NoState> {
+    fn bases(&self, tree: &StateTree) -> Result<Vec<Base>, NoState> {
         let mut bases = Vec::new();
         let known = self.branches.memo().described.get(&tree.hash()).cloned();
         let known = known.filter(|event_id| *event_id != self.event.event_id);
@@ -97,8 +97,8 @@ impl Noting<'_, '_> {
         for event_id in &self.event.prev_events {
             let Some(previous) = self.branches.find(event_id)? else { continue };
             let view = match self.branches.after(&previous)? {
-                Some(View::AsOf(at)) => {
-                    let (base, view) = (StateBase::At(at), View::AsOf(at));
+                Some(StateView::AsOf(at)) => {
+                    let (base, view) = (StateBase::At(at), StateView::AsOf(at));
                     bases.push(Base { base, links: 0, view });
                     continue;
                 }
@@ -119,7 +119,7 @@ impl Noting<'_, '_> {
 
     /// The state before an event. If that is recorded as the same as another one, it is that one: a
     /// message may expire, and nothing should depend on it unnecessarily.
-    fn before(&self, event: &StoredEvent, view: View) -> Base {
+    fn before(&self, event: &StoredEvent, view: StateView) -> Base {
         match self.branches.noted(event) {
             Some(Some(StateBefore { base, changes, links }))
                 if changes.is_empty() && !matches!(base, StateBase::Part(_)) =>

@@ -7,7 +7,7 @@ use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName};
 use serde_json::value::RawValue;
 
 use super::{
-    receive::{Receipt, TAKEN, Verdict, body},
+    receive::{IncomingPdu, TAKEN, Verdict, body},
     resolve::NoState,
 };
 use crate::{Commit, Proposal, Refusal, not_in_it};
@@ -91,7 +91,7 @@ impl Proposal for RecordOutliers {
                 continue;
             };
             let mut event = Arc::new(event);
-            let receipt = Receipt::new(&room, &branches, &event);
+            let receipt = IncomingPdu::new(&room, &branches, &event);
             let verdict = receipt.judge(true).map_err(NoState::refusal)?;
             let outcome = match verdict {
                 Verdict::NeedsAuthEvents(_) => {

@@ -27,7 +27,7 @@ use logcabin_state::Room;
 
 /// Record a membership of a user of this homeserver in a room that it is not in.
 #[derive(Clone, Debug)]
-pub struct MembershipOutside {
+pub struct RemoteMembership {
     pub room_id: OwnedRoomId,
     pub version: RoomVersionId,
     /// The homeserver that sent the event, or accepted it.
@@ -44,7 +44,7 @@ struct Content {
     membership: MembershipState,
 }
 
-impl Proposal for MembershipOutside {
+impl Proposal for RemoteMembership {
     type Outcome = ();
 
     fn stream(&self) -> Stream {
@@ -135,7 +135,7 @@ impl Proposal for MembershipOutside {
     }
 }
 
-impl MembershipOutside {
+impl RemoteMembership {
     /// Whether this event of somebody else ends the user's invite or knock. Without the room's
     /// state, this homeserver cannot judge whether its sender has the power. So it counts only from
     /// the homeserver that sent the invite, or through which the user knocked; and its auth events

@@ -16,14 +16,14 @@ use serde_json::value::RawValue;
 
 use super::{
     division::{bare, bytes, fit, record_before, record_changes},
-    noted::Noting,
+    noted::StateBeforeRecorder,
     resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
 };
 use crate::{Commit, Env, Powers, Proposal, Refusal, not_in_it};
 use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_read::{
-    branches::{Branches, Effort, PENDING, View},
+    branches::{Branches, Effort, PENDING, StateView},
     events::{EventRef, StoredEvent},
 };
 use logcabin_record::{
@@ -35,7 +35,7 @@ use logcabin_record::{
 };
 use logcabin_state::{
     Room,
-    rooms::{Tip, graph::Aside},
+    rooms::{Tip, graph::OffTimeline},
 };
 
 /// Why an event is rejected whose id another one has. It is not recorded: what is known of that id
@@ -137,7 +137,7 @@ impl ReceivePdu {
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event)).with_effort(Effort::Long(pause));
         // Its outcome is decided on the room as it is then.
-        let _ = Receipt::new(&room, &branches, &event).judge(self.as_outlier);
+        let _ = IncomingPdu::new(&room, &branches, &event).judge(self.as_outlier);
     }
 
     fn decide_with(
@@ -152,7 +152,7 @@ impl ReceivePdu {
             return Ok(ReceiveOutcome::Rejected(TAKEN.to_owned()));
         }
         if let Some(known) = env.events.find_known(&env.state, &room, &self.event_id)?
-            && (self.as_outlier || room.aside(known.offset) != Some(Aside::Outlier))
+            && (self.as_outlier || room.aside(known.offset) != Some(OffTimeline::Outlier))
         {
             return Ok(ReceiveOutcome::Known);
         }
@@ -164,7 +164,7 @@ impl ReceivePdu {
         if room.is_gapped() && env.events.find_shown(&env.state, &self.event_id)?.is_some() {
             return Ok(ReceiveOutcome::Known);
         }
-        let receipt = Receipt::new(&room, &branches, &event);
+        let receipt = IncomingPdu::new(&room, &branches, &event);
         let verdict = match receipt.judge(self.as_outlier) {
             Err(NoState::Changed(_)) => return Ok(ReceiveOutcome::Unprepared),
             Ok(verdict) => self.recommended(verdict),
@@ -307,7 +307,7 @@ pub(super) enum Verdict {
     },
 }
 
-pub(super) struct Receipt<'a, 'b> {
+pub(super) struct IncomingPdu<'a, 'b> {
     pub(super) room: &'a Room,
     pub(super) branches: &'a Branches<'b>,
     pub(super) event: &'a EventRef,
@@ -315,7 +315,7 @@ pub(super) struct Receipt<'a, 'b> {
     now: OnceCell<Option<Vec<u128>>>,
 }
 
-impl<'a, 'b> Receipt<'a, 'b> {
+impl<'a, 'b> IncomingPdu<'a, 'b> {
     pub(super) const fn new(
         room: &'a Room,
         branches: &'a Branches<'b>,
@@ -397,7 +397,11 @@ impl<'a, 'b> Receipt<'a, 'b> {
 
     /// A state, with those joins among the auth events that could not be verified when this
     /// homeserver entered the room. They were part of the state then, and are verified now.
-    fn with_claimed(&self, mut state: View, auth_events: &[EventRef]) -> Result<View, NoState> {
+    fn with_claimed(
+        &self,
+        mut state: StateView,
+        auth_events: &[EventRef],
+    ) -> Result<StateView, NoState> {
         let member = StateEventType::RoomMember;
         for auth_event in auth_events {
             let user_id = auth_event.state_key.as_deref().and_then(|key| UserId::parse(key).ok());
@@ -428,7 +432,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
     }
 
     /// The state before the event.
-    fn before(&self) -> Result<View, NoState> {
+    fn before(&self) -> Result<StateView, NoState> {
         let event = self.event;
         let now = self.room.extremities();
         let is_after_all = now.len() == event.prev_events.len()
@@ -443,8 +447,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
 
     /// What state resolution makes of several states. If they are those after the forward
     /// extremities, that is the current state.
-    fn join(&self, views: Vec<View>) -> Result<Joined, NoState> {
-        if let [View::AsOf(_)] = &*views {
+    fn join(&self, views: Vec<StateView>) -> Result<Joined, NoState> {
+        if let [StateView::AsOf(_)] = &*views {
             let only = views.into_iter().next();
             return Ok(Joined::plain(only.unwrap_or_else(|| self.current())));
         }
@@ -468,12 +472,13 @@ impl<'a, 'b> Receipt<'a, 'b> {
         Ok(self.now.get_or_init(|| now).as_deref())
     }
 
-    fn current(&self) -> View {
+    fn current(&self) -> StateView {
         self.branches.current()
     }
 
-    fn noted(&self, before: &View) -> Result<Option<StateBefore>, NoState> {
-        let noted = Noting { branches: self.branches, event: self.event }.noted(before)?;
+    fn noted(&self, before: &StateView) -> Result<Option<StateBefore>, NoState> {
+        let noted =
+            StateBeforeRecorder { branches: self.branches, event: self.event }.noted(before)?;
         if let Some(noted) = &noted {
             fit(&noted.changes, limits::STATE_BEFORE_BYTES)?;
         }
@@ -509,7 +514,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
         failed.into_inner().map_or(Ok(allowed), Err)
     }
 
-    pub(super) fn allowed_in(&self, view: &View) -> Result<Result<(), String>, ReadError> {
+    pub(super) fn allowed_in(&self, view: &StateView) -> Result<Result<(), String>, ReadError> {
         self.allowed_by(|event_type, state_key| self.branches.holder(view, event_type, state_key))
     }
 
@@ -524,8 +529,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
     /// cannot keep a moderator from being heard.
     fn placed(
         &self,
-        before: &View,
-        current: &View,
+        before: &StateView,
+        current: &StateView,
     ) -> Result<(Vec<Tip>, Option<Resolved>, bool), NoState> {
         for others in self.others()? {
             match self.resolved(before, current, &others) {
@@ -644,8 +649,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
     /// The effect of the event on the current state.
     fn resolved(
         &self,
-        before: &View,
-        current: &View,
+        before: &StateView,
+        current: &StateView,
         others: &[Tip],
     ) -> Result<Option<Resolved>, NoState> {
         if others.is_empty() && before == current {
@@ -680,7 +685,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
 
     /// The event that this one redacts, if it is a redaction that takes effect; or why it never
     /// will, so that clients must not see it (room version 3 and later, "Handling redactions").
-    fn redacts(&self, before: &View) -> Result<Result<Option<Offset>, String>, NoState> {
+    fn redacts(&self, before: &StateView) -> Result<Result<Option<Offset>, String>, NoState> {
         let event = self.event;
         if event.event_type != TimelineEventType::RoomRedaction {
             return Ok(Ok(None));

@@ -27,7 +27,7 @@ use super::resolve::{NoState, read, record};
 use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_read::{
-    branches::{Branches, ChainError, Levels, Memo, NOBODY, Resolved, Tree},
+    branches::{Branches, ChainError, Levels, Memo, NOBODY, Resolved, StateTree},
     events::EventRef,
 };
 
@@ -35,7 +35,7 @@ use logcabin_read::{
 pub(super) fn resolved(
     branches: &Branches<'_>,
     memo: &mut Memo,
-    trees: &[Tree],
+    trees: &[StateTree],
 ) -> Result<Resolved, NoState> {
     let StateResolutionVersion::V2(rules) = &branches.room.rules.state_res else {
         return Err(NoState::Failed("the room's version is too old".to_owned()));
@@ -67,8 +67,8 @@ struct Resolving<'a, 'b> {
     memo: &'a mut Memo,
     rules: &'a StateResolutionV2Rules,
     auth_rules: &'a AuthorizationRules,
-    trees: &'a [Tree],
-    first: &'a Tree,
+    trees: &'a [StateTree],
+    first: &'a StateTree,
     /// The keys for which the states have different events.
     conflicted: HashSet<u32>,
     /// The events that hold keys so far, beside the unconflicted ones.
@@ -521,7 +521,7 @@ impl Resolving<'_, '_> {
     }
 
     /// The resolved state.
-    fn result(&mut self, conflicted: &[u32]) -> Result<Tree, NoState> {
+    fn result(&mut self, conflicted: &[u32]) -> Result<StateTree, NoState> {
         let mut result = self.first.clone();
         for key in conflicted {
             let record = match self.state.get(key) {

@@ -26,7 +26,7 @@ use super::resolve::{NoState, read, record};
 use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_read::{
-    branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree},
+    branches::{Branches, ChainError, Memo, NOBODY, Resolved, StateTree},
     events::{EventRef, StoredEvent},
 };
 
@@ -68,7 +68,7 @@ fn hash(event_id: &EventId) -> [u8; 20] {
 pub(super) fn resolved(
     branches: &Branches<'_>,
     memo: &mut Memo,
-    trees: &[Tree],
+    trees: &[StateTree],
 ) -> Result<Resolved, NoState> {
     let Some(first) = trees.first() else {
         return Err(NoState::Failed("there are none of them".to_owned()));
@@ -91,8 +91,8 @@ struct Resolving<'a, 'b> {
     branches: &'a Branches<'b>,
     memo: &'a mut Memo,
     auth_rules: &'a AuthorizationRules,
-    trees: &'a [Tree],
-    first: &'a Tree,
+    trees: &'a [StateTree],
+    first: &'a StateTree,
     /// The keys for which the states have different events, with these events in their order.
     conflicts: BTreeMap<u32, Vec<u32>>,
     /// The events of keys that only some of the states have.
@@ -242,7 +242,7 @@ impl Resolving<'_, '_> {
     }
 
     /// The resolved state.
-    fn result(&mut self, differing: &[u32]) -> Result<Tree, NoState> {
+    fn result(&mut self, differing: &[u32]) -> Result<StateTree, NoState> {
         let mut result = self.first.clone();
         for key in differing {
             let event = self.settled.get(key).or_else(|| self.agreed.get(key)).copied();

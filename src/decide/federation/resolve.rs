@@ -18,14 +18,14 @@ use logcabin_base::{
 };
 use logcabin_log::ReadError;
 use logcabin_read::{
-    branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree, View},
+    branches::{Branches, ChainError, Memo, NOBODY, Resolved, StateTree, StateView},
     events::EventRef,
 };
 use logcabin_record::{
     Offset,
     command::{Conflict, SaidLifetime, StateChange},
 };
-use logcabin_state::{RETENTION, lifetime, lifetimes::Own};
+use logcabin_state::{RETENTION, lifetime, lifetimes::RoomRetention};
 
 /// Why a state cannot be computed.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ const CHANGES: usize = 3;
 pub(super) fn after_each<'e>(
     branches: &Branches<'_>,
     events: impl IntoIterator<Item = &'e EventId>,
-) -> Result<Vec<View>, NoState> {
+) -> Result<Vec<StateView>, NoState> {
     let (mut views, mut missing) = (Vec::new(), Vec::new());
     for event_id in events {
         let event = branches.find(event_id)?;
@@ -101,26 +101,26 @@ pub(super) fn after_each<'e>(
 #[derive(Debug)]
 pub(super) struct States {
     /// By their hashes.
-    trees: Vec<Tree>,
+    trees: Vec<StateTree>,
     /// One of the states, as it is best referred to.
-    any: View,
+    any: StateView,
 }
 
 impl States {
-    pub(super) fn new(branches: &Branches<'_>, views: Vec<View>) -> Result<Self, NoState> {
+    pub(super) fn new(branches: &Branches<'_>, views: Vec<StateView>) -> Result<Self, NoState> {
         let mut trees = Vec::with_capacity(views.len());
         for view in &views {
             trees.push(branches.tree(view)?);
         }
-        trees.sort_unstable_by_key(Tree::hash);
+        trees.sort_unstable_by_key(StateTree::hash);
         trees.dedup();
-        let of_room = views.iter().position(|view| matches!(view, View::AsOf(_)));
+        let of_room = views.iter().position(|view| matches!(view, StateView::AsOf(_)));
         let any = views.into_iter().nth(of_room.unwrap_or(0));
         Ok(Self { trees, any: any.ok_or(NoState::Missing(Vec::new()))? })
     }
 
     pub(super) fn hashes(&self) -> Vec<u128> {
-        self.trees.iter().map(Tree::hash).collect()
+        self.trees.iter().map(StateTree::hash).collect()
     }
 
     /// What state resolution makes of them.
@@ -129,7 +129,7 @@ impl States {
         if trees.len() < 2 {
             return Ok(Joined { view: any, of: None });
         }
-        let hashes: Vec<_> = trees.iter().map(Tree::hash).collect();
+        let hashes: Vec<_> = trees.iter().map(StateTree::hash).collect();
         let mut memo = branches.memo();
         let known = memo.resolutions.get(&hashes).cloned();
         let resolved = match known {
@@ -145,11 +145,11 @@ impl States {
             }
         };
         let resolved = resolved.ok_or(NoState::TooMuch(ChainError::TooMany))?;
-        Ok(Joined { view: View::Own(resolved.state.clone()), of: Some((trees, resolved)) })
+        Ok(Joined { view: StateView::Own(resolved.state.clone()), of: Some((trees, resolved)) })
     }
 }
 
-fn run(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resolved, NoState> {
+fn run(branches: &Branches<'_>, memo: &mut Memo, trees: &[StateTree]) -> Result<Resolved, NoState> {
     memo.keep_space();
     let is_fresh = !memo.knows_events();
     let mut outcome = of_memo(branches, memo, trees);
@@ -165,7 +165,11 @@ fn run(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resol
     outcome
 }
 
-fn of_memo(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resolved, NoState> {
+fn of_memo(
+    branches: &Branches<'_>,
+    memo: &mut Memo,
+    trees: &[StateTree],
+) -> Result<Resolved, NoState> {
     let resolved = match branches.room.rules.state_res {
         StateResolutionVersion::V1 => resolution_v1::resolved,
         _ => resolution::resolved,
@@ -185,7 +189,7 @@ fn of_memo(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<R
 pub(super) fn record(
     branches: &Branches<'_>,
     memo: &mut Memo,
-    trees: &[Tree],
+    trees: &[StateTree],
     (key, event): (u32, u32),
 ) -> Result<u64, NoState> {
     for tree in trees {
@@ -211,14 +215,14 @@ pub(super) fn read(
 
 /// The result of resolving several states.
 pub(super) struct Joined {
-    pub(super) view: View,
+    pub(super) view: StateView,
     /// The states and what state resolution made of them, if they differ.
-    of: Option<(Vec<Tree>, Arc<Resolved>)>,
+    of: Option<(Vec<StateTree>, Arc<Resolved>)>,
 }
 
 impl Joined {
     /// A state that nothing conflicts with.
-    pub(super) const fn plain(view: View) -> Self {
+    pub(super) const fn plain(view: StateView) -> Self {
         Self { view, of: None }
     }
 
@@ -278,8 +282,8 @@ const MANY: usize = 32;
 /// The differences of `to` from `from`, as changes of a room's current state.
 pub(super) fn changes(
     branches: &Branches<'_>,
-    from: &View,
-    to: &View,
+    from: &StateView,
+    to: &StateView,
 ) -> Result<Vec<StateChange>, NoState> {
     if from == to {
         return Ok(Vec::new());
@@ -299,8 +303,8 @@ pub(super) fn changes(
 /// The same where nobody will ask again: of a large room, they would be most of what is remembered.
 pub(super) fn changes_once(
     branches: &Branches<'_>,
-    from: &View,
-    to: &View,
+    from: &StateView,
+    to: &StateView,
 ) -> Result<Vec<StateChange>, NoState> {
     let mut changes = differences(branches, from, to)?;
     let of_members = changes.iter_mut().filter(|of| of.event_type == MEMBER);
@@ -316,8 +320,8 @@ const MEMBER: &str = "m.room.member";
 
 pub(super) fn differences(
     branches: &Branches<'_>,
-    from: &View,
-    to: &View,
+    from: &StateView,
+    to: &StateView,
 ) -> Result<Vec<StateChange>, NoState> {
     let (from, to) = (branches.tree(from)?, branches.tree(to)?);
     let mut differing = Vec::new();
@@ -350,7 +354,8 @@ pub(super) fn say_lifetimes(
     for change in of_lifetimes {
         let Some(event) = change.event else { continue };
         let said = branches.get(event)?.and_then(|event| lifetime(&event.content));
-        change.lifetime = said.map(|Own { max_ms, min_ms }| SaidLifetime { max_ms, min_ms });
+        change.lifetime =
+            said.map(|RoomRetention { max_ms, min_ms }| SaidLifetime { max_ms, min_ms });
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ pub(super) fn written_room(method: &Method, uri: &Uri) -> Option<OwnedRoomId> {
 /// messages that confirm an address.
 pub(super) fn one_place(uri: &Uri, body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Asked {
+    struct ValidationBody {
         client_secret: String,
     }
     if let Some((_, rest)) = uri.path().split_once("/presence/") {
@@ -39,7 +39,7 @@ pub(super) fn one_place(uri: &Uri, body: &[u8]) -> Option<String> {
         return Some(Stream::presence(&user_id).as_str().to_owned());
     }
     if uri.path().ends_with("/requestToken") && body.len() <= BODY_BYTES {
-        let Asked { client_secret } = serde_json::from_slice(body).ok()?;
+        let ValidationBody { client_secret } = serde_json::from_slice(body).ok()?;
         return Some(format!("requestToken/{client_secret}"));
     }
     None

@@ -13,12 +13,12 @@ use super::{
     auth::{rights, session},
     console::visitor,
     federation::signed::{not_overdrawn, signed_by},
-    server::{Server, told::Told},
+    server::{Server, node_message::NodeMessage},
 };
 use crate::http::{ApiError, App, OpenTo, Reply, Session};
 use logcabin_outside::appservice::Service;
 use logcabin_record::{Stream, command::TokenHash};
-use logcabin_service::{federation::Kind, health::Trouble};
+use logcabin_service::{federation::Kind, health::HealthProblem};
 
 impl App for Server {
     fn elsewhere(&self, method: &Method, uri: &Uri, body: &[u8]) -> Option<u16> {
@@ -108,7 +108,7 @@ impl App for Server {
         if self.cluster.is_some()
             && let Some(sighting) = self.last_seen.to_tell(session.session, now_ms)
         {
-            self.tell_others(&Told::Seen { session: session.session, sighting });
+            self.tell_others(&NodeMessage::Seen { session: session.session, sighting });
         }
     }
 
@@ -130,7 +130,7 @@ impl App for Server {
 }
 
 impl Healthy for Server {
-    fn troubles(&self) -> BoxFuture<'_, Vec<Trouble>> {
+    fn troubles(&self) -> BoxFuture<'_, Vec<HealthProblem>> {
         Box::pin(self.health.troubles())
     }
 }

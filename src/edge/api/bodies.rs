@@ -8,11 +8,11 @@ use http::Uri;
 use ruma::RoomVersionId;
 use serde_json::{Map, Value};
 
-use crate::http::{ApiError, ErrorCode, Place, json_error, query_parameter};
+use crate::http::{ApiError, ErrorCode, JsonPath, json_error, query_parameter};
 use logcabin_record::address::is_opaque_id;
 
 /// The structs of a filter (client-server API, "Filtering").
-pub(super) const FILTER: &[Place] = &[
+pub(super) const FILTER: &[JsonPath] = &[
     &["account_data"],
     &["presence"],
     &["room"],
@@ -22,17 +22,17 @@ pub(super) const FILTER: &[Place] = &[
     &["room", "timeline"],
 ];
 
-pub(super) const AUTH: &[Place] =
+pub(super) const AUTH: &[JsonPath] =
     &[&["auth"], &["auth", "identifier"], &["auth", "threepid_creds"]];
 
-pub(super) const SIGNED_JOIN: &[Place] = &[&["third_party_signed"]];
+pub(super) const SIGNED_JOIN: &[JsonPath] = &[&["third_party_signed"]];
 
-pub(super) const BIND: &[Place] = &[&["three_pid_creds"]];
+pub(super) const BIND: &[JsonPath] = &[&["three_pid_creds"]];
 
-pub(super) const CREATE_ROOM: &[Place] =
+pub(super) const CREATE_ROOM: &[JsonPath] =
     &[&["creation_content"], &["initial_state", "*"], &["invite_3pid", "*"]];
 
-pub(super) const CROSS_SIGNING: &[Place] = &[
+pub(super) const CROSS_SIGNING: &[JsonPath] = &[
     &["auth"],
     &["auth", "identifier"],
     &["auth", "threepid_creds"],
@@ -41,22 +41,22 @@ pub(super) const CROSS_SIGNING: &[Place] = &[
     &["user_signing_key"],
 ];
 
-pub(super) const DEVICE_KEYS: &[Place] =
+pub(super) const DEVICE_KEYS: &[JsonPath] =
     &[&["device_keys"], &["fallback_keys", "*"], &["one_time_keys", "*"]];
 
-pub(super) const LOGIN: &[Place] = &[&["identifier"]];
+pub(super) const LOGIN: &[JsonPath] = &[&["identifier"]];
 
-pub(super) const PUBLIC_ROOMS: &[Place] = &[&["filter"]];
+pub(super) const PUBLIC_ROOMS: &[JsonPath] = &[&["filter"]];
 
-pub(super) const PUSHER: &[Place] = &[&["data"]];
+pub(super) const PUSHER: &[JsonPath] = &[&["data"]];
 
-pub(super) const PUSH_RULE: &[Place] = &[&["conditions", "*"]];
+pub(super) const PUSH_RULE: &[JsonPath] = &[&["conditions", "*"]];
 
-pub(super) const ROOM_KEYS: &[Place] = &[&["rooms", "*"], &["rooms", "*", "sessions", "*"]];
+pub(super) const ROOM_KEYS: &[JsonPath] = &[&["rooms", "*"], &["rooms", "*", "sessions", "*"]];
 
-pub(super) const ROOM_KEYS_OF_ROOM: &[Place] = &[&["sessions", "*"]];
+pub(super) const ROOM_KEYS_OF_ROOM: &[JsonPath] = &[&["sessions", "*"]];
 
-pub(super) const SEARCH: &[Place] = &[
+pub(super) const SEARCH: &[JsonPath] = &[
     &["search_categories"],
     &["search_categories", "room_events"],
     &["search_categories", "room_events", "event_context"],
@@ -65,7 +65,7 @@ pub(super) const SEARCH: &[Place] = &[
     &["search_categories", "room_events", "groupings", "group_by", "*"],
 ];
 
-pub(super) const SLIDING_SYNC: &[Place] = &[
+pub(super) const SLIDING_SYNC: &[JsonPath] = &[
     &["extensions"],
     &["extensions", "*"],
     &["lists", "*"],
@@ -73,7 +73,7 @@ pub(super) const SLIDING_SYNC: &[Place] = &[
     &["room_subscriptions", "*"],
 ];
 
-pub(super) const ADMIN_USER: &[Place] = &[&["external_ids", "*"], &["threepids", "*"]];
+pub(super) const ADMIN_USER: &[JsonPath] = &[&["external_ids", "*"], &["threepids", "*"]];
 
 /// `client_secret` and `sid` have a grammar of their own. ruma accepts any letters in them, and
 /// reports everything else as a wrong type.

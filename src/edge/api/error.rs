@@ -9,7 +9,7 @@ use logcabin_engine::Rejected;
 use logcabin_log::{AppendError, ReadError};
 use logcabin_service::{
     accounts::{identity::IdentityError, names::InvalidName},
-    passwords::{Denied, policy::Unfit},
+    passwords::{Denied, policy::UnfitPassword},
 };
 
 impl From<Rejected> for ApiError {
@@ -139,11 +139,11 @@ impl From<Denied> for ApiError {
     }
 }
 
-impl From<Unfit> for ApiError {
-    fn from(unfit: Unfit) -> Self {
+impl From<UnfitPassword> for ApiError {
+    fn from(unfit: UnfitPassword) -> Self {
         match unfit {
-            Unfit::Weak(why) => Self::new(ErrorCode::WeakPassword, why),
-            Unfit::TooLong => Self::invalid_param("This password is too long."),
+            UnfitPassword::Weak(why) => Self::new(ErrorCode::WeakPassword, why),
+            UnfitPassword::TooLong => Self::invalid_param("This password is too long."),
         }
     }
 }

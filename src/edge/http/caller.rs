@@ -16,7 +16,7 @@ use ruma::{
     },
 };
 
-use super::{ApiError, ErrorCode, Refusal};
+use super::{ApiError, ErrorCode, ErrorRenderer};
 use logcabin_outside::appservice::Service;
 use logcabin_record::{Offset, Origin};
 
@@ -138,14 +138,14 @@ pub trait Gate {
     /// What is checked before the handler runs.
     const ACCESS: Access;
     /// The page that shows a refusal, unless the endpoint has another; `None` for JSON.
-    const REFUSAL: Option<Refusal> = None;
+    const REFUSAL: Option<ErrorRenderer> = None;
     /// The caller; `None` if the check let through a request that this type does not allow.
-    fn caller(who: Who) -> Option<Self::Caller>;
+    fn caller(who: CallerIdentity) -> Option<Self::Caller>;
 }
 
 /// Who sent a request, as far as the endpoint checks it.
 #[derive(Clone, Debug, Default)]
-pub struct Who {
+pub struct CallerIdentity {
     pub(crate) session: Option<Session>,
     pub(crate) service: Option<Appservice>,
     pub(crate) server: Option<OwnedServerName>,
@@ -219,8 +219,8 @@ macro_rules! gates {
         impl Gate for $scheme {
             type Caller = $caller;
             const ACCESS: Access = Access::$access;
-            fn caller(who: Who) -> Option<$caller> {
-                let make: fn(Who) -> Option<$caller> = $make;
+            fn caller(who: CallerIdentity) -> Option<$caller> {
+                let make: fn(CallerIdentity) -> Option<$caller> = $make;
                 make(who)
             }
         }

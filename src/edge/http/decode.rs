@@ -32,7 +32,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ApiError,
-    objects::{self, Place},
+    objects::{self, JsonPath},
 };
 use logcabin_base::{clock::millis, json_error::describe, limits};
 
@@ -46,7 +46,7 @@ pub(crate) type Amend = fn(&mut Map<String, Value>, &[&str], &Uri);
 #[derive(Clone, Copy)]
 pub(crate) struct Checks {
     pub(super) before: Option<Precheck>,
-    pub(super) objects: &'static [Place],
+    pub(super) objects: &'static [JsonPath],
     pub(super) amend: Option<Amend>,
 }
 

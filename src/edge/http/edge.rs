@@ -24,7 +24,8 @@ use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_spa
 use warp::reply::Response;
 
 use super::{
-    Access, ApiError, App, Appservice, Incoming, Refusal, Reply, Table, TableError, Who,
+    Access, ApiError, App, Appservice, CallerIdentity, ErrorRenderer, Incoming, Reply, Table,
+    TableError,
     caller::access_token,
     class::is_write,
     compress::Encoding,
@@ -32,16 +33,16 @@ use super::{
     endpoint::Body,
     forward,
     gather::{self, declared},
-    measured::{Measured, answered_nowhere, trace},
-    outgoing::{ByAddress, Outgoing, Place, Recipient},
+    outgoing::{ConnectionPermit, ConnectionsByAddress, Outgoing, Recipient},
+    request_metrics::{Measured, answered_nowhere, trace},
     table::{Answering, Call, Route, Routes},
     throttle::{Spent, Throttle},
 };
 use logcabin_base::{
     arrival::Pace,
-    bodies::{self, Bodies, Payer},
+    bodies::{self, BodyBudget, Principal},
     clock, limits,
-    rate::household,
+    rate::network_prefix,
     shutdown::Shutdown,
     traces::{Begun, traces},
 };
@@ -59,11 +60,11 @@ pub struct Edge<A> {
     max_upload_bytes: u64,
     pace: Pace,
     /// The memory budget for request bodies.
-    bodies: Arc<Bodies>,
+    bodies: Arc<BodyBudget>,
     trust_forwarded_for: bool,
     outgoing: Arc<Outgoing>,
     /// The requests in progress by client address, if all connections come from a proxy.
-    in_progress: Option<Arc<ByAddress>>,
+    in_progress: Option<Arc<ConnectionsByAddress>>,
     by_address: Option<usize>,
     pub(super) shutdown: Shutdown,
     pub(super) limits: logcabin_config::Http,
@@ -102,13 +103,15 @@ impl<A: App> Edge<A> {
                 grace: Duration::from_secs(config.http.body_timeout_seconds),
                 bytes_per_second: config.http.min_body_bytes_per_second,
             },
-            bodies: Bodies::new(config.body_shares()),
+            bodies: BodyBudget::new(config.body_shares()),
             trust_forwarded_for: trusts,
             outgoing: Arc::new(Outgoing::new(
                 config.http.response_bytes_per_user,
                 config.http.response_bytes_per_address,
             )),
-            in_progress: by_address.filter(|_| trusts).map(|most| Arc::new(ByAddress::new(most))),
+            in_progress: by_address
+                .filter(|_| trusts)
+                .map(|most| Arc::new(ConnectionsByAddress::new(most))),
             by_address: by_address.filter(|_| !trusts),
             shutdown,
             limits: config.http.clone(),
@@ -123,7 +126,7 @@ impl<A: App> Edge<A> {
     }
 
     /// The same with a budget for bodies that others share.
-    pub fn sharing(mut self, bodies: &Arc<Bodies>) -> Self {
+    pub fn sharing(mut self, bodies: &Arc<BodyBudget>) -> Self {
         self.bodies = Arc::clone(bodies);
         self
     }
@@ -286,7 +289,7 @@ impl<A: App> Edge<A> {
         head: RequestHead,
         body: &mut Unread<S>,
         request_id: &Arc<str>,
-    ) -> Result<(Result<Answering, ApiError>, Option<Refusal>), ApiError>
+    ) -> Result<(Result<Answering, ApiError>, Option<ErrorRenderer>), ApiError>
     where
         S: Stream<Item = Result<D, E>> + Send + 'static,
         D: Buf + 'static,
@@ -334,7 +337,7 @@ impl<A: App> Edge<A> {
         }
         let recipient = Recipient {
             user: who.session.as_ref().map(|session| session.user_id.clone()),
-            address: household(client),
+            address: network_prefix(client),
         };
         self.outgoing.check(&recipient)?;
         if route.is_large {
@@ -363,10 +366,10 @@ impl<A: App> Edge<A> {
         let (mut incoming, mut held) = (None, None);
         let body = match self.largest(route, &who) {
             Some(limit) => {
-                let payer = gather::payer(&who, client);
+                let principal = gather::principal(&who, client);
                 let reader = (&self.bodies, self.pace);
                 let (body, of_body) =
-                    gather::read(reader, &headers, unread.take(), limit, payer).await?;
+                    gather::read(reader, &headers, unread.take(), limit, principal).await?;
                 held = of_body;
                 body
             }
@@ -395,8 +398,8 @@ impl<A: App> Edge<A> {
             };
             if let Some(held) = &mut held {
                 let is_known = self.app.knows(&server);
-                let payer = if is_known { Payer::Server } else { Payer::Stranger };
-                held.becomes(payer(server.clone())).map_err(gather::full)?;
+                let principal = if is_known { Principal::Server } else { Principal::Stranger };
+                held.becomes(principal(server.clone())).map_err(gather::full)?;
             }
             unread.server = Some(server.clone());
             who.server = Some(server);
@@ -483,7 +486,7 @@ impl<A: App> Edge<A> {
         route: &Route<A>,
         method: &Method,
         headers: &HeaderMap,
-        who: &mut Who,
+        who: &mut CallerIdentity,
     ) -> Option<Result<Reply, ApiError>> {
         match self.app.visitor(method, headers).await {
             Ok(Some(visitor)) => {
@@ -498,7 +501,7 @@ impl<A: App> Edge<A> {
     }
 
     /// The most bytes of a body that is read as a whole; `None` for bodies that are not.
-    fn largest(&self, route: &Route<A>, who: &Who) -> Option<usize> {
+    fn largest(&self, route: &Route<A>, who: &CallerIdentity) -> Option<usize> {
         let is_anonymous = who.session.is_none() && who.service.is_none();
         match route.body {
             Body::None | Body::File => None,
@@ -511,13 +514,18 @@ impl<A: App> Edge<A> {
     }
 
     /// Whether a request counts against no rate limit.
-    fn is_exempt(&self, who: &Who) -> bool {
+    fn is_exempt(&self, who: &CallerIdentity) -> bool {
         let service = who.service.as_ref().and_then(Appservice::service);
         who.session.as_ref().is_some_and(|session| self.app.exempt(session))
             || service.is_some_and(|service| service.is_exempt(&service.sender))
     }
 
-    async fn who(&self, route: &Route<A>, headers: &HeaderMap, uri: &Uri) -> Result<Who, ApiError> {
+    async fn who(
+        &self,
+        route: &Route<A>,
+        headers: &HeaderMap,
+        uri: &Uri,
+    ) -> Result<CallerIdentity, ApiError> {
         let looked_at = match route.access {
             // The signature of a homeserver is checked with the body.
             Access::None | Access::Login | Access::Server => false,
@@ -525,25 +533,25 @@ impl<A: App> Edge<A> {
             _ => true,
         };
         if !looked_at {
-            return Ok(Who::default());
+            return Ok(CallerIdentity::default());
         }
         let service = |token: &str| Some(Appservice(self.app.service(token)));
         match (access_token(headers, uri), route.access) {
             (Some(token), Access::AppserviceOptional) => {
-                Ok(Who { service: service(&token), ..Who::default() })
+                Ok(CallerIdentity { service: service(&token), ..CallerIdentity::default() })
             }
             (Some(token), Access::Appservice) => match service(&token) {
                 Some(Appservice(None)) => {
                     Err(ApiError::forbidden("This is for application services."))
                 }
-                service => Ok(Who { service, ..Who::default() }),
+                service => Ok(CallerIdentity { service, ..CallerIdentity::default() }),
             },
             (Some(token), _) => {
                 let session = self.app.authenticate(&token, uri).await?;
                 self.app.admit(&session, route.open_to)?;
-                Ok(Who { session: Some(session), ..Who::default() })
+                Ok(CallerIdentity { session: Some(session), ..CallerIdentity::default() })
             }
-            (None, Access::Optional | Access::AppserviceOptional) => Ok(Who::default()),
+            (None, Access::Optional | Access::AppserviceOptional) => Ok(CallerIdentity::default()),
             (None, _) => Err(ApiError::missing_token()),
         }
     }
@@ -614,7 +622,7 @@ struct Unread<S> {
     /// The homeserver that has signed the request.
     server: Option<OwnedServerName>,
     /// Its place among the client's requests in progress.
-    place: Option<Place>,
+    place: Option<ConnectionPermit>,
     /// Where the request is counted, once its endpoint is known.
     measured: Option<Arc<Measured>>,
 }

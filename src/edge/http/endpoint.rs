@@ -10,7 +10,7 @@ use ruma::api::{IncomingRequest, OutgoingResponse, path_builder::PathBuilder as 
 use serde::de::DeserializeOwned;
 
 use super::{
-    ApiError, AsOf, Gate, Incoming, Refusal, Reply,
+    ApiError, AsOf, ErrorRenderer, Gate, Incoming, Reply,
     decode::{self, Checks},
 };
 
@@ -48,7 +48,7 @@ pub trait Endpoint: Send + Sized + 'static {
     /// Whether the Matrix specification marks it as rate-limited.
     const MARKED: bool = false;
     /// The page that shows a refusal, where that is not shown as JSON.
-    const REFUSAL: Option<Refusal> = <Self::Gate as Gate>::REFUSAL;
+    const REFUSAL: Option<ErrorRenderer> = <Self::Gate as Gate>::REFUSAL;
     /// The paths, the newest last: that is the one by which the endpoint is known.
     fn paths() -> Vec<&'static str>;
     fn body() -> Body {
@@ -265,7 +265,7 @@ macro_rules! endpoint {
         impl $crate::http::Endpoint for $Name {
             type Gate = $gate;
             const METHOD: ::http::Method = ::http::Method::$method;
-            $(const REFUSAL: Option<$crate::http::Refusal> = Some($refusal);)?
+            $(const REFUSAL: Option<$crate::http::ErrorRenderer> = Some($refusal);)?
 
             fn paths() -> Vec<&'static str> {
                 vec![$($path),+]

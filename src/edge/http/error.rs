@@ -254,12 +254,12 @@ struct Inner {
     cause: Option<Cause>,
     auth: Option<AuthRequired>,
     headers: HeaderMap,
-    refusal: Option<Refusal>,
+    refusal: Option<ErrorRenderer>,
     may_be_behind: bool,
 }
 
 /// The reply that shows a failed request in another form than JSON.
-pub type Refusal = fn(&ApiError) -> Reply;
+pub type ErrorRenderer = fn(&ApiError) -> Reply;
 
 impl ApiError {
     /// An error with this code, its usual status, and this sentence for the client.
@@ -337,7 +337,7 @@ impl ApiError {
 
     /// The same error, shown in a browser by this instead of as JSON.
     #[must_use]
-    pub(crate) fn shown_by(mut self, refusal: Refusal) -> Self {
+    pub(crate) fn shown_by(mut self, refusal: ErrorRenderer) -> Self {
         self.0.refusal = Some(refusal);
         self
     }
@@ -466,7 +466,7 @@ impl ApiError {
     }
 
     /// How it is shown, if not as JSON.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
+    pub(crate) fn refusal(&self) -> Option<ErrorRenderer> {
         self.0.refusal
     }
 

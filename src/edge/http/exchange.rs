@@ -38,7 +38,7 @@ use tokio_rustls::server::TlsStream;
 use warp::reply::Response;
 
 use super::{
-    outgoing::{Held, OfStream, Piece, Stall, Streams},
+    outgoing::{CountedResponse, Piece, Stall, StreamGuard, Streams},
     serve::FEW,
 };
 use logcabin_base::limits;
@@ -82,7 +82,7 @@ enum Stage {
 
 /// Why there is nothing for hyper to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum Idle {
     /// The next request is yet to come.
     ForRequest,
     ForAnswer,
@@ -114,13 +114,13 @@ impl Exchange {
     }
 
     /// Checked when hyper has nothing left to do: whether it can be dropped.
-    pub(super) fn rest(&self) -> Option<Rest> {
+    pub(super) fn rest(&self) -> Option<Idle> {
         let state = self.0.lock();
         match state.stage {
             // The rest of a request that was refused early must not be read as the next one.
             _ if state.unwritten || !state.request_read => None,
-            Stage::Over => Some(Rest::ForRequest),
-            Stage::Asked(_) if state.can_be_put_aside => Some(Rest::ForAnswer),
+            Stage::Over => Some(Idle::ForRequest),
+            Stage::Asked(_) if state.can_be_put_aside => Some(Idle::ForAnswer),
             _ => None,
         }
     }
@@ -255,11 +255,11 @@ pub(super) struct ResponseBody {
     body: <Response as HasBody>::Body,
     /// What of a larger part is left.
     rest: Bytes,
-    held: Option<Arc<Held>>,
+    held: Option<Arc<CountedResponse>>,
     /// Of HTTP/1.
     exchange: Option<Arc<Exchange>>,
     /// Of HTTP/2.
-    stream: Option<Arc<OfStream>>,
+    stream: Option<Arc<StreamGuard>>,
 }
 
 impl ResponseBody {
@@ -267,9 +267,9 @@ impl ResponseBody {
     fn response(
         mut response: Response,
         exchange: Option<Arc<Exchange>>,
-        stream: Option<Arc<OfStream>>,
+        stream: Option<Arc<StreamGuard>>,
     ) -> http::Response<Self> {
-        let held = response.extensions_mut().remove::<Arc<Held>>();
+        let held = response.extensions_mut().remove::<Arc<CountedResponse>>();
         response.map(|body| Self { body, rest: Bytes::new(), held, exchange, stream })
     }
 
@@ -349,7 +349,7 @@ impl Drop for ResponseBody {
 const LITTLE: usize = 4096;
 
 /// A connection as hyper sees it: what is to be read again comes first. Notes when all is written.
-pub(super) struct Line<S = TcpStream> {
+pub(super) struct ReplayedStream<S = TcpStream> {
     again: Bytes,
     stream: TokioIo<S>,
     exchange: Arc<Exchange>,
@@ -376,7 +376,7 @@ impl Wire for TlsStream<TcpStream> {
     }
 }
 
-impl<S: Wire> Line<S> {
+impl<S: Wire> ReplayedStream<S> {
     /// A connection that fails when nothing is taken of what is written for as long as `stall`
     /// says.
     pub(super) fn new(again: Bytes, stream: S, exchange: &Arc<Exchange>, stall: Stall) -> Self {
@@ -414,7 +414,7 @@ impl<S: Wire> Line<S> {
     }
 }
 
-impl<S: Wire> Read for Line<S> {
+impl<S: Wire> Read for ReplayedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -437,7 +437,7 @@ impl<S: Wire> Read for Line<S> {
     }
 }
 
-impl<S: Wire> Write for Line<S> {
+impl<S: Wire> Write for ReplayedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -491,7 +491,7 @@ mod tests {
         let awake = Arc::new(AtomicUsize::new(FEW + 1));
         let stall = Stall::new(Duration::from_secs(60));
         let again = Bytes::from_static(AGAIN);
-        let mut line = Line::new(again, server, &Arc::default(), stall).among(&awake);
+        let mut line = ReplayedStream::new(again, server, &Arc::default(), stall).among(&awake);
         let (mut whole, mut most) = (Vec::new(), 0);
         loop {
             if whole.len() > 3 * LITTLE {

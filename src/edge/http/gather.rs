@@ -7,22 +7,22 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, header::CONTENT_LENGTH};
 
-use super::{ApiError, Who, incoming, table::Answering};
+use super::{ApiError, CallerIdentity, incoming, table::Answering};
 use logcabin_base::{
     arrival::Pace,
-    bodies::{self, Bodies, Full, Payer},
+    bodies::{self, BodyBudget, Full, Principal},
     limits,
-    rate::household,
+    rate::network_prefix,
 };
 
 /// Reads a body of at most `limit` bytes, however it is sent, and what it counts for unless it
 /// is small.
 pub(super) async fn read<S, D, E>(
-    (bodies, pace): (&Arc<Bodies>, Pace),
+    (bodies, pace): (&Arc<BodyBudget>, Pace),
     headers: &HeaderMap,
     body: Option<S>,
     limit: usize,
-    payer: Payer,
+    principal: Principal,
 ) -> Result<(Bytes, Option<bodies::Body>), ApiError>
 where
     S: Stream<Item = Result<D, E>> + Send,
@@ -30,7 +30,7 @@ where
     E: std::error::Error + Send + Sync + 'static,
 {
     let mut body = pin!(stream::iter(body).flatten());
-    let mut account = Account { bodies, payer, held: None };
+    let mut account = ChargedTo { bodies, principal, held: None };
     let mut length = 0_usize;
     let drain = limit.saturating_add(limits::OVERSIZED_BODY_DRAIN);
     let declared = declared(headers);
@@ -127,16 +127,16 @@ impl Gathered {
 }
 
 /// On whose account a body is read.
-struct Account<'a> {
-    bodies: &'a Arc<Bodies>,
-    payer: Payer,
+struct ChargedTo<'a> {
+    bodies: &'a Arc<BodyBudget>,
+    principal: Principal,
     held: Option<bodies::Body>,
 }
 
-impl Account<'_> {
+impl ChargedTo<'_> {
     /// Has the body count for this many bytes. Returns how long there was no room for that.
     async fn holds(&mut self, bytes: usize) -> Result<Duration, ApiError> {
-        let begin = || self.bodies.begin(self.payer.clone(), limits::BODY_WEIGHT);
+        let begin = || self.bodies.begin(self.principal.clone(), limits::BODY_WEIGHT);
         let began = tokio::time::Instant::now();
         let held = self.held.get_or_insert_with(begin);
         held.grow(bytes, began + limits::BODY_PATIENCE).await.map_err(full)?;
@@ -153,10 +153,10 @@ impl Account<'_> {
 }
 
 /// Whose account the body of a request is charged to, as far as is known before it is read.
-pub(super) fn payer(who: &Who, client: IpAddr) -> Payer {
+pub(super) fn principal(who: &CallerIdentity, client: IpAddr) -> Principal {
     match &who.session {
-        Some(session) => Payer::User(session.user_id.clone()),
-        None => Payer::Address(household(client)),
+        Some(session) => Principal::User(session.user_id.clone()),
+        None => Principal::Address(network_prefix(client)),
     }
 }
 

@@ -29,6 +29,7 @@
 //! fails only that request. A client that hangs up drops the handler at its next await, so
 //! whatever has an effect must not live in the handler's future.
 
+mod audience;
 mod caller;
 mod class;
 mod compress;
@@ -40,12 +41,11 @@ mod exchange;
 mod forward;
 mod gather;
 mod incoming;
-mod measured;
 mod objects;
 mod outgoing;
 mod policy;
-mod reach;
 mod reply;
+mod request_metrics;
 pub mod serve;
 mod table;
 #[cfg(test)]
@@ -65,15 +65,16 @@ pub(crate) use self::decode::decode_as;
 pub(crate) use self::decode::query_parameter;
 pub use self::{
     caller::{
-        Access, Appservice, AsOf, Caller, Gate, Homeserver, OpenTo, Session, Who, access_token,
+        Access, Appservice, AsOf, Caller, CallerIdentity, Gate, Homeserver, OpenTo, Session,
+        access_token,
     },
     class::Class,
     decode::{body as read_body, json_error, query as read_query},
     edge::Edge,
     endpoint::{AsOfRequest, Body, Download, Endpoint, Json, Received, Upload, endpoint},
-    error::{ApiError, AuthRequired, ErrorCode, Refusal},
+    error::{ApiError, AuthRequired, ErrorCode, ErrorRenderer},
     incoming::Incoming,
-    objects::{Place, check as check_objects},
+    objects::{JsonPath, check as check_objects},
     policy::{Policy, cheap, limited, unlimited},
     reply::Reply,
     table::{Table, TableError},

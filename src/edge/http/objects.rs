@@ -14,13 +14,13 @@ use super::ApiError;
 
 /// The path to a struct from the top of a body. `*` stands for every member of an object and for
 /// every element of an array.
-pub type Place = &'static [&'static str];
+pub type JsonPath = &'static [&'static str];
 
 /// Checks that there is no array at any of `places`.
 ///
 /// # Errors
 /// `M_BAD_JSON`. Text that is not JSON at all is found elsewhere.
-pub fn check(body: &[u8], places: &[Place]) -> Result<(), ApiError> {
+pub fn check(body: &[u8], places: &[JsonPath]) -> Result<(), ApiError> {
     if places.is_empty() || !body.contains(&b'[') {
         return Ok(());
     }
@@ -35,13 +35,13 @@ pub fn check(body: &[u8], places: &[Place]) -> Result<(), ApiError> {
 /// A walk to the places that are still ahead, from the member `name` on.
 struct Walk<'a> {
     name: &'a str,
-    rest: Vec<Place>,
+    rest: Vec<JsonPath>,
 }
 
 impl Walk<'_> {
     /// The places that lie within the member `name`.
-    fn within(&self, name: &str) -> Vec<Place> {
-        let inside = |place: &Place| match place.split_first() {
+    fn within(&self, name: &str) -> Vec<JsonPath> {
+        let inside = |place: &JsonPath| match place.split_first() {
             Some((first, rest)) if *first == name || *first == "*" => Some(rest),
             _ => None,
         };
@@ -112,7 +112,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 mod tests {
     use super::*;
 
-    const PLACES: &[Place] = &[
+    const PLACES: &[JsonPath] = &[
         &["auth"],
         &["auth", "identifier"],
         &["initial_state", "*"],

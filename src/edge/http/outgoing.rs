@@ -86,7 +86,11 @@ impl Outgoing {
     }
 
     /// Counts a response of `bytes`, as long as the result lives.
-    pub(super) fn hold(self: &Arc<Self>, recipient: Recipient, bytes: usize) -> Option<Arc<Held>> {
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        recipient: Recipient,
+        bytes: usize,
+    ) -> Option<Arc<CountedResponse>> {
         if bytes < limits::HELD_FROM {
             return None;
         }
@@ -96,7 +100,7 @@ impl Outgoing {
             *self.users.entry(user.clone()).or_default() += bytes;
         }
         *self.addresses.entry(recipient.address).or_default() += bytes;
-        Some(Arc::new(Held { outgoing: Arc::clone(self), recipient, bytes }))
+        Some(Arc::new(CountedResponse { outgoing: Arc::clone(self), recipient, bytes }))
     }
 
     /// As [`Outgoing::hold`], but refuses the response as [`Outgoing::check`] does: others may have
@@ -105,7 +109,7 @@ impl Outgoing {
         self: &Arc<Self>,
         recipient: Recipient,
         bytes: usize,
-    ) -> Result<Option<Arc<Held>>, ApiError> {
+    ) -> Result<Option<Arc<CountedResponse>>, ApiError> {
         if bytes >= limits::HELD_FROM {
             self.check(&recipient)?;
         }
@@ -115,13 +119,13 @@ impl Outgoing {
 
 /// A response that counts as long as this lives.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct CountedResponse {
     outgoing: Arc<Outgoing>,
     recipient: Recipient,
     bytes: u64,
 }
 
-impl Drop for Held {
+impl Drop for CountedResponse {
     fn drop(&mut self) {
         fn release<K: Eq + std::hash::Hash>(held: &DashMap<K, u64>, key: &K, bytes: u64) {
             if let Some(mut held) = held.get_mut(key) {
@@ -142,8 +146,8 @@ impl Drop for Held {
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) bytes: Bytes,
-    pub(super) _held: Option<Arc<Held>>,
-    pub(super) _stream: Option<Arc<OfStream>>,
+    pub(super) _held: Option<Arc<CountedResponse>>,
+    pub(super) _stream: Option<Arc<StreamGuard>>,
 }
 
 impl Buf for Piece {
@@ -171,11 +175,11 @@ pub(super) struct Streams {
 
 impl Streams {
     /// Registers a response.
-    pub(super) fn begin(self: &Arc<Self>) -> Arc<OfStream> {
+    pub(super) fn begin(self: &Arc<Self>) -> Arc<StreamGuard> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.moved.lock().insert(number, Instant::now());
         self.begun.notify_one();
-        Arc::new(OfStream { streams: Arc::clone(self), number })
+        Arc::new(StreamGuard { streams: Arc::clone(self), number })
     }
 
     /// Waits until the client has taken nothing of a response for `limit`.
@@ -193,19 +197,19 @@ impl Streams {
 
 /// One response of [`Streams`].
 #[derive(Debug)]
-pub(super) struct OfStream {
+pub(super) struct StreamGuard {
     streams: Arc<Streams>,
     number: u64,
 }
 
-impl OfStream {
+impl StreamGuard {
     /// Notes that the client has made room for more.
     pub(super) fn moves(&self) {
         self.streams.moved.lock().insert(self.number, Instant::now());
     }
 }
 
-impl Drop for OfStream {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.streams.moved.lock().remove(&self.number);
     }
@@ -247,37 +251,37 @@ impl Stall {
 
 /// Counts by address, with a bound for each.
 #[derive(Debug)]
-pub(super) struct ByAddress {
+pub(super) struct ConnectionsByAddress {
     most: usize,
     count: DashMap<IpAddr, usize>,
 }
 
-impl ByAddress {
+impl ConnectionsByAddress {
     /// Admits up to `most` of each address.
     pub(super) fn new(most: usize) -> Self {
         Self { most, count: DashMap::new() }
     }
 
     /// Counts one more for `address` as long as the result lives; `None` if that is too many.
-    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPermit> {
         let mut count = self.count.entry(address).or_default();
         if *count >= self.most {
             return None;
         }
         *count += 1;
         drop(count);
-        Some(Place { all: Arc::clone(self), address })
+        Some(ConnectionPermit { all: Arc::clone(self), address })
     }
 }
 
 /// Counts for its address until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    all: Arc<ByAddress>,
+pub(crate) struct ConnectionPermit {
+    all: Arc<ConnectionsByAddress>,
     address: IpAddr,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         if let Some(mut count) = self.all.count.get_mut(&self.address) {
             *count = count.saturating_sub(1);
@@ -339,7 +343,7 @@ mod tests {
 
     #[test]
     fn an_address_has_a_limited_number_of_places_and_gets_them_back() {
-        let connections = Arc::new(ByAddress::new(2));
+        let connections = Arc::new(ConnectionsByAddress::new(2));
         let places = [HERE, HERE].map(|address| connections.admit(address));
         assert!(places.iter().all(Option::is_some) && connections.admit(HERE).is_none());
         assert!(connections.admit(THERE).is_some());

@@ -4,9 +4,9 @@
 
 use super::{
     Class, OpenTo,
+    audience::Audience,
     decode::{Amend, Checks, Precheck},
-    objects::Place,
-    reach::Reach,
+    objects::JsonPath,
 };
 
 /// The terms on which an endpoint is served.
@@ -17,7 +17,7 @@ use super::{
 pub struct Policy {
     pub(super) rate: Rate,
     pub(super) open_to: OpenTo,
-    pub(super) reach: Reach,
+    pub(super) reach: Audience,
     pub(super) checks: Checks,
     /// Whether it is answered even if this node of a cluster lags behind.
     pub(super) at_once: bool,
@@ -59,7 +59,7 @@ impl Policy {
         Self {
             rate,
             open_to: OpenTo::UNRESTRICTED,
-            reach: Reach::Others,
+            reach: Audience::Others,
             checks: Checks::NONE,
             at_once: false,
             is_large: false,
@@ -134,7 +134,7 @@ impl Policy {
     /// The body has events of a room, whose version decides which numbers may be in them.
     #[must_use]
     pub(crate) const fn of_room(mut self) -> Self {
-        self.reach = Reach::Room;
+        self.reach = Audience::Room;
         self
     }
 
@@ -142,13 +142,13 @@ impl Policy {
     /// homeservers refuse may be in it.
     #[must_use]
     pub(crate) const fn stays(mut self, reason: &'static str) -> Self {
-        self.reach = Reach::Own(reason);
+        self.reach = Audience::Own(reason);
         self
     }
 
     /// The body has objects at these places, where serde would read arrays as well.
     #[must_use]
-    pub(crate) const fn objects(mut self, places: &'static [Place]) -> Self {
+    pub(crate) const fn objects(mut self, places: &'static [JsonPath]) -> Self {
         self.checks.objects = places;
         self
     }

@@ -46,12 +46,13 @@ use super::{
     App, Edge,
     edge::Inbound,
     exchange::{
-        AGAIN, AGAIN_AND_CLOSE, Answer, Exchange, Line, RequestBody, ResponseBody, Rest, Wire,
+        AGAIN, AGAIN_AND_CLOSE, Answer, Exchange, Idle, ReplayedStream, RequestBody, ResponseBody,
+        Wire,
     },
-    outgoing::{ByAddress, Place, Stall, Streams},
+    outgoing::{ConnectionPermit, ConnectionsByAddress, Stall, Streams},
     tls::Tls,
 };
-use logcabin_base::{limits, metrics::metrics, rate::household, shutdown::Shutdown};
+use logcabin_base::{limits, metrics::metrics, rate::network_prefix, shutdown::Shutdown};
 
 /// How long there is nothing to do for hyper before it is dropped, while there are few connections
 /// with one. To make it again costs more than to keep it for those who go on soon.
@@ -100,7 +101,7 @@ pub(crate) async fn run_with<A: App>(
                 match listener.accept().await {
                     Ok((stream, address)) => {
                         let of_address = match &server.by_address {
-                            Some(by_address) => match by_address.admit(household(address.ip())) {
+                            Some(by_address) => match by_address.admit(network_prefix(address.ip())) {
                                 Some(place) => Some(place),
                                 None => {
                                     debug!(peer = %address.ip(), "too many connections from here");
@@ -114,7 +115,7 @@ pub(crate) async fn run_with<A: App>(
                             peer: address.ip(),
                             _open: open.subscribe(),
                             _permit: permit,
-                            _counted: Counted::new(),
+                            _counted: ConnectionGuard::new(),
                             _of_address: of_address,
                         };
                         match &tls {
@@ -145,7 +146,7 @@ pub(crate) async fn run_with<A: App>(
 struct Server {
     permits: Arc<Semaphore>,
     /// How many there are by address, if that is bounded.
-    by_address: Option<Arc<ByAddress>>,
+    by_address: Option<Arc<ConnectionsByAddress>>,
     response_timeout: Duration,
     /// What answers requests: warp.
     answer: Box<dyn Fn(Request<RequestBody>, IpAddr) -> BoxFuture<'static, Response> + Send + Sync>,
@@ -188,13 +189,15 @@ impl Server {
             .keep_alive_timeout(header_timeout);
         let warp = TowerToHyperService::new(warp::service(filter(Arc::clone(edge))));
         let answer = move |request: Request<RequestBody>, peer| {
-            let answer = warp.call(Head::take_from(request, peer));
+            let answer = warp.call(HyperHead::take_from(request, peer));
             let answer = answer.map(|answer| answer.unwrap_or_else(|never| match never {}));
             answer.boxed()
         };
         Self {
             permits: Arc::new(Semaphore::new(edge.limits.max_connections)),
-            by_address: edge.connections_by_address().map(|most| Arc::new(ByAddress::new(most))),
+            by_address: edge
+                .connections_by_address()
+                .map(|most| Arc::new(ConnectionsByAddress::new(most))),
             response_timeout: Duration::from_secs(edge.limits.response_timeout_seconds),
             answer: Box::new(answer),
             http1,
@@ -213,21 +216,21 @@ pub(super) struct Connection {
     peer: IpAddr,
     _open: watch::Receiver<()>,
     _permit: OwnedSemaphorePermit,
-    _counted: Counted,
-    _of_address: Option<Place>,
+    _counted: ConnectionGuard,
+    _of_address: Option<ConnectionPermit>,
 }
 
 /// One of the open connections, as they are counted.
-struct Counted;
+struct ConnectionGuard;
 
-impl Counted {
+impl ConnectionGuard {
     fn new() -> Self {
         metrics().http_connections.inc();
         Self
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         metrics().http_connections.dec();
     }
@@ -297,7 +300,12 @@ impl Connection {
         };
         // It is in no exchange.
         let exchange = Arc::default();
-        let line = Line::new(Bytes::new(), stream, &exchange, Stall::new(server.response_timeout));
+        let line = ReplayedStream::new(
+            Bytes::new(),
+            stream,
+            &exchange,
+            Stall::new(server.response_timeout),
+        );
         let connection = server.either.serve_connection(line, service);
         let mut connection = pin!(connection.into_owned());
         // hyper's limit starts once it knows the protocol; this one is for clients that send
@@ -356,7 +364,7 @@ impl Connection {
                 }
             };
             match rest {
-                Rest::ForAnswer => {
+                Idle::ForAnswer => {
                     if !self.answered(&stream, &exchange).await {
                         return;
                     }
@@ -368,7 +376,7 @@ impl Connection {
                         [head, &again[..]].concat().into()
                     };
                 }
-                Rest::ForRequest => {
+                Idle::ForRequest => {
                     exchange.listens();
                     if self.server.shutdown.is_given() {
                         return;
@@ -390,13 +398,14 @@ impl Connection {
         stream: TcpStream,
         exchange: &Arc<Exchange>,
         mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
-    ) -> Result<(Rest, Bytes, TcpStream), (hyper::Result<()>, TcpStream)> {
-        let service = Asker {
+    ) -> Result<(Idle, Bytes, TcpStream), (hyper::Result<()>, TcpStream)> {
+        let service = Http1Service {
             server: Arc::clone(&self.server),
             peer: self.peer,
             exchange: Arc::clone(exchange),
         };
-        let line = Line::new(again, stream, exchange, Stall::new(self.server.response_timeout));
+        let line =
+            ReplayedStream::new(again, stream, exchange, Stall::new(self.server.response_timeout));
         let line = line.among(&self.server.awake);
         let awake = Awake::new(&self.server.awake);
         // Boxed, so that a connection is small while there is none.
@@ -502,13 +511,13 @@ impl Drop for Awake<'_> {
 }
 
 /// What hyper has to ask of an HTTP/1 connection.
-struct Asker {
+struct Http1Service {
     server: Arc<Server>,
     peer: IpAddr,
     exchange: Arc<Exchange>,
 }
 
-impl Service<Request<Incoming>> for Asker {
+impl Service<Request<Incoming>> for Http1Service {
     type Response = http::Response<ResponseBody>;
     type Error = Infallible;
     type Future = Answer;
@@ -525,9 +534,9 @@ impl Service<Request<Incoming>> for Asker {
 /// The head of a request, on its way around warp: to be taken once. What warp is given it keeps
 /// until the request is answered, and the head is a part of what hyper reads into.
 #[derive(Clone)]
-struct Head(Arc<Mutex<Option<(Uri, HeaderMap)>>>, IpAddr);
+struct HyperHead(Arc<Mutex<Option<(Uri, HeaderMap)>>>, IpAddr);
 
-impl Head {
+impl HyperHead {
     fn take_from(request: Request<RequestBody>, peer: IpAddr) -> Request<RequestBody> {
         let (parts, body) = request.into_parts();
         let mut request = Request::new(body);
@@ -543,8 +552,8 @@ impl Head {
 fn filter<A: App>(
     edge: Arc<Edge<A>>,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone {
-    warp::method().and(warp::ext::get::<Head>()).and(warp::body::stream()).then(
-        move |method: Method, Head(head, peer): Head, body| {
+    warp::method().and(warp::ext::get::<HyperHead>()).and(warp::body::stream()).then(
+        move |method: Method, HyperHead(head, peer): HyperHead, body| {
             let edge = Arc::clone(&edge);
             let (uri, headers) = head.lock().take().unwrap_or_default();
             async move { edge.answer(Inbound { method, uri, headers, peer, body }).await }

@@ -16,13 +16,13 @@ use matchit::Router;
 use thiserror::Error;
 
 use super::{
-    Access, ApiError, Body, Class, Cx, Gate, Incoming, OpenTo, Refusal, Reply, Who,
+    Access, ApiError, Body, CallerIdentity, Class, Cx, ErrorRenderer, Gate, Incoming, OpenTo,
+    Reply, audience,
     class::is_write,
     decode::{self, Checks},
     endpoint::{Answer, Endpoint, Received},
-    measured::Measured,
     policy::{Policy, Rate},
-    reach,
+    request_metrics::Measured,
 };
 use logcabin_base::shutdown::Shutdown;
 
@@ -77,7 +77,7 @@ pub struct Served {
 /// A request on its way to a handler.
 pub(super) struct Call<A> {
     pub(super) app: Arc<A>,
-    pub(super) who: Who,
+    pub(super) who: CallerIdentity,
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
@@ -108,7 +108,7 @@ pub(super) struct Route<A> {
     pub(super) is_large: bool,
     pub(super) body: Body,
     /// How it shows a refusal, if not as JSON.
-    pub(super) refusal: Option<Refusal>,
+    pub(super) refusal: Option<ErrorRenderer>,
     pub(super) measured: Arc<Measured>,
     pub(super) handler: Box<Handler<A>>,
 }
@@ -157,7 +157,7 @@ impl<A: Send + Sync + 'static> Table<A> {
             body => body,
         };
         let handler: Box<Handler<A>> = Box::new(move |call, args| {
-            reach::check(&call.body, body, R::Gate::ACCESS, reach)?;
+            audience::check(&call.body, body, R::Gate::ACCESS, reach)?;
             let (cx, request) = call.decode::<R>(args, checks)?;
             let answer = handler(cx, request);
             Ok(Box::pin(async move { answer.await?.reply() }))
@@ -336,7 +336,7 @@ fn named(path: &str, registered: &str) -> String {
 }
 
 /// An endpoint and the decoded parameters of the path it was found at.
-type Found<'a, 'p, A> = (&'a Route<A>, Vec<Cow<'p, str>>);
+type RouteMatch<'a, 'p, A> = (&'a Route<A>, Vec<Cow<'p, str>>);
 
 /// The finished table.
 pub(super) struct Routes<A>(Router<Methods<A>>);
@@ -347,7 +347,7 @@ impl<A> Routes<A> {
         &'a self,
         method: &Method,
         path: &'p str,
-    ) -> Result<Found<'a, 'p, A>, ApiError> {
+    ) -> Result<RouteMatch<'a, 'p, A>, ApiError> {
         let found = self.0.at(without_slash(path)).map_err(|_| ApiError::no_such_endpoint())?;
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let (_, route) = found

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{ApiError, Class, ErrorCode, Session};
 use logcabin_base::{
     metrics::metrics,
-    rate::{Limiter, Rate, household},
+    rate::{Limiter, Rate, network_prefix},
 };
 use logcabin_config::{OwnRate, RateLimits, UserRate};
 use logcabin_record::Offset;
@@ -23,14 +23,14 @@ pub(super) struct Throttle(Option<Limiters>);
 struct Limiters {
     /// Users with a limit of their own, or (`None`) without any.
     own: HashMap<OwnedUserId, Option<Limiter<()>>>,
-    classes: HashMap<Class, Limiter<Who>>,
+    classes: HashMap<Class, Limiter<RateKey>>,
     /// By session, which each device has: looking one up copies no names.
     devices: Limiter<Offset>,
     /// Users and addresses have rates of their own.
-    users: Limiter<Who>,
-    addresses: Limiter<Who>,
+    users: Limiter<RateKey>,
+    addresses: Limiter<RateKey>,
     /// The size of writes, in units of [`WRITTEN_UNIT`].
-    written: Limiter<Who>,
+    written: Limiter<RateKey>,
 }
 
 /// The unit in which the size of writes is counted, in bytes. Even the smallest write counts as one
@@ -39,7 +39,7 @@ const WRITTEN_UNIT: usize = 1024;
 
 /// Whose requests are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Who {
+enum RateKey {
     User(OwnedUserId),
     Address(IpAddr),
     Server(OwnedServerName),
@@ -147,7 +147,7 @@ impl Throttle {
     pub(super) fn check_server(&self, server: &ServerName) -> Result<(), ApiError> {
         let Some(limiters) = &self.0 else { return Ok(()) };
         let class = Class::Federation;
-        limiters.take_of_class(class, &Who::Server(server.to_owned())).map_err(|wait| {
+        limiters.take_of_class(class, &RateKey::Server(server.to_owned())).map_err(|wait| {
             refused(class);
             ApiError::limit_exceeded(wait)
         })
@@ -187,7 +187,7 @@ impl Limiters {
         client: IpAddr,
     ) -> Result<(), Duration> {
         let Some(session) = session else {
-            let who = Who::Address(household(client));
+            let who = RateKey::Address(network_prefix(client));
             self.addresses.take(&who)?;
             return self.take_of_class(class, &who);
         };
@@ -196,7 +196,7 @@ impl Limiters {
         }
         // The device first, so a runaway device does not use up the user's limit.
         self.devices.take(&session.session)?;
-        let who = Who::User(session.user_id.clone());
+        let who = RateKey::User(session.user_id.clone());
         self.users.take(&who)?;
         self.take_of_class(class, &who)
     }
@@ -210,14 +210,14 @@ impl Limiters {
         let who = match session {
             // A limit of their own replaces all others.
             Some(session) if self.own.contains_key(&session.user_id) => return Ok(()),
-            Some(session) => Who::User(session.user_id.clone()),
-            None => Who::Address(household(client)),
+            Some(session) => RateKey::User(session.user_id.clone()),
+            None => RateKey::Address(network_prefix(client)),
         };
         let units = u32::try_from(body_bytes.div_ceil(WRITTEN_UNIT)).unwrap_or(u32::MAX);
         self.written.take_many(&who, NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN))
     }
 
-    fn take_of_class(&self, class: Class, who: &Who) -> Result<(), Duration> {
+    fn take_of_class(&self, class: Class, who: &RateKey) -> Result<(), Duration> {
         self.classes.get(&class).map_or(Ok(()), |limiter| limiter.take(who))
     }
 }

@@ -24,7 +24,7 @@ pub struct Tls(TlsAcceptor);
 impl Tls {
     pub fn new(certificate: PathBuf, key: PathBuf) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let kept = Kept::read(Files { certificate, key })?;
+        let kept = WatchedCertificate::read(Files { certificate, key })?;
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
@@ -72,24 +72,27 @@ impl Files {
 
 /// A certificate with its key, and the files that it is from.
 #[derive(Debug)]
-struct Kept {
+struct WatchedCertificate {
     files: Files,
-    now: Mutex<Now>,
+    now: Mutex<LoadedCertificate>,
 }
 
 #[derive(Debug)]
-struct Now {
+struct LoadedCertificate {
     certified: Arc<CertifiedKey>,
     /// The files as they were when they were last read.
     read: [Option<(SystemTime, u64)>; 2],
     looked: Instant,
 }
 
-impl Kept {
+impl WatchedCertificate {
     fn read(files: Files) -> Result<Self, String> {
         let read = files.look();
         let certified = Arc::new(files.read()?);
-        Ok(Self { files, now: Mutex::new(Now { certified, read, looked: Instant::now() }) })
+        Ok(Self {
+            files,
+            now: Mutex::new(LoadedCertificate { certified, read, looked: Instant::now() }),
+        })
     }
 
     /// The certificate, read again if its files have changed. An unusable one does not replace the
@@ -115,7 +118,7 @@ impl Kept {
     }
 }
 
-impl ResolvesServerCert for Kept {
+impl ResolvesServerCert for WatchedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current())
     }

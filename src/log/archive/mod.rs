@@ -24,17 +24,17 @@ use logcabin_record::Offset;
 
 mod archiver;
 mod eraser;
+mod fallback;
 mod reader;
 mod segment;
-mod spare;
 #[cfg(test)]
 mod tests;
 
 pub use archiver::Archiver;
 pub use eraser::has_erased;
+pub(crate) use fallback::{ArchiveFallback, Erased, FallbackError, RecordRange};
 pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verify_archive};
 pub use segment::{MAGIC, MAX_FRAME_BYTES, Segment, TAG_RECORD, TAG_SEAL};
-pub(crate) use spare::{Erased, Spare, SpareError, Wanted};
 
 /// How far the archive may lag the log while its disk works.
 pub const LAG: Duration = Duration::from_secs(1);

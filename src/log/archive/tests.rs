@@ -25,9 +25,9 @@ use crate::{
 use logcabin_base::clock::Clock;
 use logcabin_record::{Offset, Record};
 
-struct Place(tempfile::TempDir);
+struct TestDir(tempfile::TempDir);
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -79,7 +79,7 @@ fn memory() -> Arc<dyn Log> {
 
 #[tokio::test]
 async fn an_archive_holds_every_record_in_sealed_segments() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
     fill(&*log, 30).await;
@@ -105,7 +105,7 @@ async fn an_archive_holds_every_record_in_sealed_segments() {
 
 #[tokio::test]
 async fn a_restart_continues_in_the_same_segment() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     let mut options = place.options();
     options.segment_bytes = 1 << 20;
@@ -123,7 +123,7 @@ async fn a_restart_continues_in_the_same_segment() {
 
 #[tokio::test]
 async fn a_torn_end_is_cut_off_and_copied_again() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     fill(&*log, 9).await;
     place.archive(&log).unwrap();
@@ -147,7 +147,7 @@ async fn a_torn_end_is_cut_off_and_copied_again() {
 
 #[tokio::test]
 async fn bytes_after_a_seal_are_cut_off() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     fill(&*log, 9).await;
     place.archive(&log).unwrap();
@@ -162,7 +162,7 @@ async fn bytes_after_a_seal_are_cut_off() {
 
 #[tokio::test]
 async fn an_archive_can_be_read_while_it_is_written() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = memory();
     fill(&*log, 5_000).await;
     let options = ArchiveOptions { segment_bytes: 100_000, ..place.options() };
@@ -182,7 +182,7 @@ async fn an_archive_can_be_read_while_it_is_written() {
 
 #[tokio::test]
 async fn a_damaged_segment_is_reported() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     fill(&*log, 30).await;
     place.archive(&log).unwrap();
@@ -229,7 +229,7 @@ async fn a_damaged_segment_is_reported() {
 
 #[tokio::test]
 async fn records_that_the_log_lacks_are_not_cut_off_after_damage() {
-    let place = Place::new();
+    let place = TestDir::new();
     let (short, long) = (memory(), memory());
     short.append(batch("a", 1)).await.unwrap();
     let options = ArchiveOptions::new(place.options().dir);
@@ -250,7 +250,7 @@ async fn records_that_the_log_lacks_are_not_cut_off_after_damage() {
 
 #[tokio::test]
 async fn the_archive_of_another_log_is_refused_and_left_as_it_is() {
-    let place = Place::new();
+    let place = TestDir::new();
     let (one, other) = (memory(), memory());
     fill(&*one, 4).await;
     place.archive(&one).unwrap();
@@ -262,7 +262,7 @@ async fn the_archive_of_another_log_is_refused_and_left_as_it_is() {
 
 #[tokio::test]
 async fn a_failing_archive_disk_stops_nothing_and_is_retried() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = memory();
     // A file where the directory should be.
     let dir = place.options().dir;
@@ -283,7 +283,7 @@ async fn a_failing_archive_disk_stops_nothing_and_is_retried() {
 
 #[tokio::test]
 async fn a_failure_leaves_earlier_segments_intact() {
-    let place = Place::new();
+    let place = TestDir::new();
     let (durable, failing) = (watch::Sender::new(Offset::ZERO), AtomicBool::new(false));
     let log = Arc::new(FailingLog { log: memory(), durable, failing });
     let archiver = Archiver::start(place.options(), Arc::clone(&log) as Arc<dyn Log>).unwrap();
@@ -338,7 +338,7 @@ impl samples::Wrapper for FailingLog {
 }
 
 /// The archive's files that contain `text`.
-fn files_with(place: &Place, text: &str) -> usize {
+fn files_with(place: &TestDir, text: &str) -> usize {
     let holds = |path: &PathBuf| {
         let bytes = std::fs::read(path).unwrap();
         bytes.windows(text.len()).any(|window| window == text.as_bytes())
@@ -356,7 +356,7 @@ async fn erased(archiver: &Archiver, upto: Offset) {
 #[tokio::test]
 async fn erased_content_leaves_the_archive() {
     const SECRET: &str = "the-eagle-has-landed";
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
     // One in a sealed segment, and one in the last, which is still growing.
@@ -399,7 +399,7 @@ async fn erased_content_leaves_the_archive() {
 #[tokio::test]
 async fn an_archiver_that_was_stopped_before_it_erased_does_so_at_the_next_start() {
     const SECRET: &str = "the-eagle-has-landed";
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     let patient = ArchiveOptions { erase_quiet: Duration::from_secs(600), ..place.options() };
     let archiver = Archiver::start(patient, Arc::clone(&log)).unwrap();
@@ -421,7 +421,7 @@ async fn an_archiver_that_was_stopped_before_it_erased_does_so_at_the_next_start
 
 #[tokio::test]
 async fn a_payload_missing_from_an_archive_without_an_erasure_is_damage() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     for number in 1..=3 {
         log.append(one(passing(payload(number)))).await.unwrap();
@@ -442,7 +442,7 @@ async fn a_payload_missing_from_an_archive_without_an_erasure_is_damage() {
 
 #[tokio::test]
 async fn a_server_that_lost_its_log_does_not_write_beside_its_archive() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     fill(&*log, 4).await;
     place.archive(&log).unwrap();
@@ -454,7 +454,7 @@ async fn a_server_that_lost_its_log_does_not_write_beside_its_archive() {
 
 #[tokio::test]
 async fn superseded_payloads_wait_until_a_rewrite_pays_or_a_user_is_erased() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     let options = ArchiveOptions { compact_percent: 50, segment_bytes: 1 << 20, ..place.options() };
     let start = |options: &ArchiveOptions| Archiver::start(options.clone(), Arc::clone(&log));
@@ -509,7 +509,7 @@ async fn superseded_payloads_wait_until_a_rewrite_pays_or_a_user_is_erased() {
     verify_archive(&place.options().dir, |_| ()).unwrap();
 }
 
-async fn wait_until_gone(place: &Place, text: &str) {
+async fn wait_until_gone(place: &TestDir, text: &str) {
     for _ in 0..1200 {
         if files_with(place, text) == 0 {
             return;

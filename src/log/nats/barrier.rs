@@ -50,7 +50,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The latest answered question.
 #[derive(Clone, Copy, Default)]
-struct Answered {
+struct BarrierAnswers {
     question: u64,
     /// The last message that the leader is known to have applied.
     last: u64,
@@ -61,7 +61,7 @@ pub(super) struct Barrier {
     /// The number of the latest question.
     asked: AtomicU64,
     wanted: Notify,
-    answered: watch::Sender<Answered>,
+    answered: watch::Sender<BarrierAnswers>,
     /// Whether the latest questions have got no answer in time.
     is_cut_off: AtomicBool,
 }
@@ -71,7 +71,7 @@ impl Default for Barrier {
         Self {
             asked: AtomicU64::new(0),
             wanted: Notify::new(),
-            answered: watch::Sender::new(Answered::default()),
+            answered: watch::Sender::new(BarrierAnswers::default()),
             is_cut_off: AtomicBool::new(false),
         }
     }
@@ -89,7 +89,7 @@ impl Barrier {
         self.wanted.notify_one();
         let pass = async {
             let mut answered = self.answered.subscribe();
-            let is_settled = |answered: &Answered| {
+            let is_settled = |answered: &BarrierAnswers| {
                 answered.question >= question || self.is_cut_off.load(Ordering::Acquire)
             };
             let last = match answered.wait_for(is_settled).await {
@@ -162,16 +162,16 @@ impl Barrier {
             }
             shared.knows(last);
             this.answered.send_modify(|answered| {
-                *answered = Answered { question, last: last.max(answered.last) };
+                *answered = BarrierAnswers { question, last: last.max(answered.last) };
             });
         }
     }
 }
 
 /// A server that leads the stream, and since when.
-type Reign = (String, Option<String>);
+type Leadership = (String, Option<String>);
 
-fn reign(info: &stream::Info) -> Option<Reign> {
+fn reign(info: &stream::Info) -> Option<Leadership> {
     let cluster = info.cluster.as_ref()?;
     let since = cluster.leader_since.map(|since| since.to_string());
     cluster.leader.clone().map(|leader| (leader, since))
@@ -185,7 +185,7 @@ fn has_majority(info: &stream::Info) -> bool {
 }
 
 /// A sequence that is at least that of every message acknowledged before this call.
-async fn last(shared: &Shared, confirmed: &mut Option<Reign>) -> Option<u64> {
+async fn last(shared: &Shared, confirmed: &mut Option<Leadership>) -> Option<u64> {
     let info = timeout(ANSWER, shared.stream.get_info()).await.ok()?.ok()?;
     if !has_majority(&info) {
         return None;

@@ -21,10 +21,10 @@
 //! finds that its log differs from the stream, it stops.
 
 mod barrier;
+mod consume;
 mod peer;
 mod position;
 mod propose;
-mod take;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -168,7 +168,7 @@ pub async fn patiently<T>(
         if !std::mem::replace(&mut warned, true) {
             tracing::warn!(%error, "retrying for {} s", PATIENCE.as_secs());
         }
-        tokio::time::sleep(take::PAUSE).await;
+        tokio::time::sleep(consume::PAUSE).await;
     }
 }
 
@@ -177,7 +177,7 @@ pub struct NatsLog {
     local: Arc<SledLog>,
     shared: Arc<Shared>,
     proposals: Proposals,
-    idle: Mutex<Option<take::Taker>>,
+    idle: Mutex<Option<consume::StreamConsumer>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -200,14 +200,14 @@ struct Shared {
     closing: AtomicBool,
     stop: watch::Sender<bool>,
     /// The message that was taken last, and the last one of the stream as far as is known.
-    taken: watch::Sender<Taken>,
+    taken: watch::Sender<StreamProgress>,
     /// Why the node no longer follows the stream.
     failure: watch::Sender<Option<Arc<str>>>,
 }
 
 /// How far a node has followed the stream, as sequences of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct StreamProgress {
     /// The message that was taken last: its records are durable here.
     pub sequence: u64,
     /// The last message of the stream, as far as this node knows.
@@ -276,10 +276,10 @@ impl NatsLog {
         stream: stream::Stream<stream::Info>,
     ) -> Result<Self, NatsError> {
         let position =
-            patiently(async || take::position(&local, &jetstream, &stream).await).await?;
+            patiently(async || consume::position(&local, &jetstream, &stream).await).await?;
         let info = stream.cached_info();
         let base = base(info);
-        let taken = Taken { sequence: position.sequence, last: info.state.last_sequence };
+        let taken = StreamProgress { sequence: position.sequence, last: info.state.last_sequence };
         let shared = Arc::new(Shared {
             node: u64::from_be_bytes(random_bytes()),
             subject: subject(&options.stream),
@@ -296,7 +296,7 @@ impl NatsLog {
             taken: watch::Sender::new(taken),
             failure: watch::Sender::new(None),
         });
-        let taker = take::Taker::new(Arc::clone(&local), Arc::clone(&shared), position);
+        let taker = consume::StreamConsumer::new(Arc::clone(&local), Arc::clone(&shared), position);
         Ok(Self {
             local,
             proposals: Proposals::new(Arc::clone(&shared)),
@@ -307,7 +307,7 @@ impl NatsLog {
     }
 
     /// How far this node has followed the stream, as it advances.
-    pub fn taken(&self) -> watch::Receiver<Taken> {
+    pub fn taken(&self) -> watch::Receiver<StreamProgress> {
         self.shared.taken.subscribe()
     }
 

@@ -17,7 +17,7 @@ use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::{Shared, position::Position, take::PAUSE};
+use super::{Shared, consume::PAUSE, position::Position};
 use crate::{Log as _, ReadError, store::SledLog};
 use logcabin_record::{
     Offset,
@@ -36,7 +36,7 @@ const GROUP: &str = "records";
 
 /// A request for the records after one.
 #[derive(Serialize, Deserialize)]
-struct Ask {
+struct RecordsRequest {
     after: Offset,
     /// The chain value of that record, in hex; empty for offset 0.
     chain: String,
@@ -44,7 +44,7 @@ struct Ask {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Head {
+enum AnswerHead {
     /// Frames of these lengths follow.
     Records { position: Position, lengths: Vec<usize> },
     /// The node does not have the record, or is asking others itself.
@@ -80,7 +80,8 @@ pub(super) async fn ask(
     chain: Option<&[u8; 32]>,
 ) -> Result<Answer, String> {
     let chain = chain.map(hex).unwrap_or_default();
-    let ask = serde_json::to_vec(&Ask { after, chain }).map_err(|error| error.to_string())?;
+    let ask =
+        serde_json::to_vec(&RecordsRequest { after, chain }).map_err(|error| error.to_string())?;
     let subject = subject(&shared.stream.cached_info().config.name);
     let answer = shared.jetstream.client().request(subject, ask.into()).await;
     let answer = answer.map_err(|error| error.to_string())?.payload;
@@ -88,7 +89,7 @@ pub(super) async fn ask(
     let end = memchr::memchr(b'\n', &answer).ok_or_else(damaged)?;
     let mut rest = answer.slice(end + 1..);
     match serde_json::from_slice(&answer[..end]).map_err(|error| error.to_string())? {
-        Head::Records { position, lengths } => {
+        AnswerHead::Records { position, lengths } => {
             let mut frames = Vec::with_capacity(lengths.len());
             for length in lengths {
                 if length > rest.len() {
@@ -100,9 +101,9 @@ pub(super) async fn ask(
             }
             Ok(Answer::Records { position, frames })
         }
-        Head::Behind => Ok(Answer::None),
-        Head::Differs => Ok(Answer::Differs),
-        Head::Failed(reason) => Err(reason),
+        AnswerHead::Behind => Ok(Answer::None),
+        AnswerHead::Differs => Ok(Answer::Differs),
+        AnswerHead::Failed(reason) => Err(reason),
     }
 }
 
@@ -148,7 +149,7 @@ pub(super) async fn serve(shared: Arc<Shared>, local: Arc<SledLog>) {
 fn answer(shared: &Shared, local: &SledLog, request: &[u8]) -> Bytes {
     let (head, frames) = match records(shared, local, request) {
         Ok(answer) => answer,
-        Err(reason) => (Head::Failed(reason), Vec::new()),
+        Err(reason) => (AnswerHead::Failed(reason), Vec::new()),
     };
     let mut bytes = BytesMut::from(&*serde_json::to_vec(&head).unwrap_or_default());
     bytes.extend_from_slice(b"\n");
@@ -160,18 +161,18 @@ fn records(
     shared: &Shared,
     local: &SledLog,
     request: &[u8],
-) -> Result<(Head, Vec<Vec<u8>>), String> {
-    let Ask { after, chain } =
+) -> Result<(AnswerHead, Vec<Vec<u8>>), String> {
+    let RecordsRequest { after, chain } =
         serde_json::from_slice(request).map_err(|error| error.to_string())?;
     let position = shared.position.lock().clone();
     if after > position.offset || *shared.lacks_records.borrow() {
-        return Ok((Head::Behind, Vec::new()));
+        return Ok((AnswerHead::Behind, Vec::new()));
     }
     let failed = |error: ReadError| error.to_string();
     if after > Offset::ZERO {
         let mine = local.get(after).map_err(failed)?;
         if mine.is_none_or(|record| hex(&record.chain) != chain) {
-            return Ok((Head::Differs, Vec::new()));
+            return Ok((AnswerHead::Differs, Vec::new()));
         }
     }
     let (mut frames, mut bytes, mut next) = (Vec::new(), 0, after.next());
@@ -193,5 +194,5 @@ fn records(
         }
     }
     let lengths = frames.iter().map(Vec::len).collect();
-    Ok((Head::Records { position, lengths }, frames))
+    Ok((AnswerHead::Records { position, lengths }, frames))
 }

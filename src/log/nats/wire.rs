@@ -53,7 +53,7 @@ pub(super) enum WireError {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct MessageHead {
     v: u32,
     node: String,
     number: u64,
@@ -89,7 +89,7 @@ struct HeadRecord {
 impl Message {
     /// The bytes of the message.
     pub(super) fn encode(&self) -> Result<Bytes, serde_json::Error> {
-        let head = Head {
+        let head = MessageHead {
             v: VERSION,
             node: format!("{:016x}", self.node),
             number: self.number,
@@ -119,7 +119,8 @@ impl Message {
             VERSION => {}
             newer => return Err(WireError::Version(newer)),
         }
-        let head: Head = serde_json::from_slice(&bytes[..end]).map_err(|error| damaged(&error))?;
+        let head: MessageHead =
+            serde_json::from_slice(&bytes[..end]).map_err(|error| damaged(&error))?;
         let node = u64::from_str_radix(&head.node, 16).map_err(|error| damaged(&error))?;
         let mut payloads = bytes.slice(end + 1..);
         let mut batches = Vec::with_capacity(head.batches.len());

@@ -9,9 +9,10 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Current, Shared, Store, aside::ROOM_TO_OPEN, decode, recover};
+use super::{Current, Shared, Store, decode, full_disk::ROOM_TO_OPEN, recover};
 use crate::{
-    AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by, tip_file::Noted,
+    AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by,
+    tip_file::DurableTip,
 };
 use logcabin_base::{
     clock::Clock,
@@ -411,7 +412,7 @@ impl Committer {
             self.shared.recent.clear();
         }
         self.shared.recent.add(&group.records);
-        *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
+        *self.shared.tip.lock() = DurableTip { offset: self.tip.offset, chain: self.tip.chain };
         self.shared.durable.send_replace(self.tip.offset);
         let began = Instant::now();
         (self.follower)(&group.records);

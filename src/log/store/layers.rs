@@ -9,9 +9,9 @@ use std::{
 use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 
-use super::{OpenError, ReadError, Store, StoreError, aside, decode, remove_dir};
+use super::{OpenError, ReadError, Store, StoreError, decode, full_disk, remove_dir};
 use crate::{
-    archive::{Erased, Spare, SpareError, Wanted},
+    archive::{ArchiveFallback, Erased, FallbackError, RecordRange},
     block::Block,
     volume::{self, Volume, VolumeError},
 };
@@ -101,7 +101,7 @@ pub(super) struct Layers {
     pub(super) before_tail: Offset,
     blocks: Arc<Blocks>,
     /// Replaces volumes that cannot be read.
-    spare: Option<Arc<Spare>>,
+    fallback: Option<Arc<ArchiveFallback>>,
     /// Set if the databases are copies that take no writes, because their disk is full: how much
     /// memory they may use to cache pages.
     aside: Option<u64>,
@@ -124,7 +124,7 @@ impl Layers {
     pub(super) fn open(
         log_dir: &Path,
         cache_bytes: u64,
-        spare: Option<Arc<Spare>>,
+        fallback: Option<Arc<ArchiveFallback>>,
     ) -> Result<Self, OpenError> {
         let cache_bytes = cache_bytes / 2;
         let volumes_dir = volumes_dir(log_dir);
@@ -134,10 +134,10 @@ impl Layers {
         let tails = tails(log_dir)?;
         let dirs: Vec<_> =
             tails.into_iter().map(|number| (number, tail_dir(log_dir, number))).collect();
-        let is_full = disk::free_bytes(log_dir).is_ok_and(|free| free < aside::ROOM_TO_OPEN);
+        let is_full = disk::free_bytes(log_dir).is_ok_and(|free| free < full_disk::ROOM_TO_OPEN);
         let aside = (is_full && !dirs.is_empty()).then_some(cache_bytes);
         if aside.is_some() {
-            stores = aside::open(&dirs, cache_bytes)?;
+            stores = full_disk::open(&dirs, cache_bytes)?;
         } else {
             for (number, dir) in &dirs {
                 stores.push((*number, Arc::new(Store::open(dir, cache_bytes)?)));
@@ -151,7 +151,7 @@ impl Layers {
             volumes: volumes(log_dir)?,
             before_tail: Offset::ZERO,
             blocks: Arc::new(Cache::with_weighter(512, cache_bytes, ByBytes)),
-            spare,
+            fallback,
             aside,
         };
         let unusable = |error: StoreError| OpenError::Store {
@@ -170,7 +170,7 @@ impl Layers {
             volumes: Vec::new(),
             before_tail: Offset::ZERO,
             blocks: Arc::new(Cache::with_weighter(16, 1024 * 1024, ByBytes)),
-            spare: None,
+            fallback: None,
             aside: None,
         }
     }
@@ -184,7 +184,7 @@ impl Layers {
             volumes: self.volumes.clone(),
             before_tail: last,
             blocks: Arc::clone(&self.blocks),
-            spare: self.spare.clone(),
+            fallback: self.fallback.clone(),
             aside: self.aside,
         }
     }
@@ -197,7 +197,7 @@ impl Layers {
             volumes,
             before_tail: self.before_tail,
             blocks: Arc::clone(&self.blocks),
-            spare: self.spare.clone(),
+            fallback: self.fallback.clone(),
             aside: self.aside,
         }
     }
@@ -219,7 +219,7 @@ impl Layers {
             volumes: self.volumes.clone(),
             before_tail: self.before_tail,
             blocks: Arc::clone(&self.blocks),
-            spare: self.spare.clone(),
+            fallback: self.fallback.clone(),
             aside: None,
         })
     }
@@ -231,7 +231,7 @@ impl Layers {
             volumes: self.volumes.clone(),
             before_tail: Offset::ZERO,
             blocks: Arc::clone(&self.blocks),
-            spare: self.spare.clone(),
+            fallback: self.fallback.clone(),
             aside: self.aside,
         }
     }
@@ -312,15 +312,15 @@ impl Layers {
             Ok(block) => return Ok(block),
             Err(damage) => damage,
         };
-        let Some(spare) = &self.spare else { return Err(damage.into()) };
+        let Some(fallback) = &self.fallback else { return Err(damage.into()) };
         let (first, last) = volume.records_of(number);
-        let wanted = Wanted { first, last, proof: (volume.last, volume.chain) };
-        match self.stand_in(spare, wanted, erased) {
+        let wanted = RecordRange { first, last, proof: (volume.last, volume.chain) };
+        match self.stand_in(fallback, wanted, erased) {
             Ok(block) => {
-                if spare.is_news(first) {
+                if fallback.is_news(first) {
                     tracing::error!(
                         %damage,
-                        archive = %spare.dir().display(),
+                        archive = %fallback.dir().display(),
                         "part of the log is damaged and is read from the archive; stop the server and run `logcabin verify --repair`"
                     );
                 }
@@ -330,7 +330,12 @@ impl Layers {
         }
     }
 
-    fn stand_in(&self, spare: &Spare, wanted: Wanted, erased: Erased) -> Result<Block, SpareError> {
+    fn stand_in(
+        &self,
+        fallback: &ArchiveFallback,
+        wanted: RecordRange,
+        erased: Erased,
+    ) -> Result<Block, FallbackError> {
         let newer = |offset| {
             // A record that the archive lacks is not in a volume, unless the archive lags by all
             // records outside of volumes.
@@ -346,7 +351,7 @@ impl Layers {
             };
             frame.map(|frame| decode(offset, &frame)).transpose()
         };
-        let records = spare.records(wanted, erased, newer)?;
+        let records = fallback.records(wanted, erased, newer)?;
         let frames = records.iter().map(codec::encode_frame).collect::<Result<Vec<_>, _>>();
         let frames =
             frames.map_err(|source| ReadError::Damaged { offset: wanted.first, source })?;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     ReadError,
-    archive::{Erased, Spare, SpareError, Wanted},
+    archive::{ArchiveFallback, Erased, FallbackError, RecordRange},
     fault::VerifyError,
     store::DEFAULT_CACHE_BYTES,
     tip_file,
@@ -83,12 +83,12 @@ pub fn repair(data_dir: &Path, archive: &Path) -> Result<Vec<Repaired>, RepairEr
     let io = |source| OpenError::Io { path: dir.clone(), source };
     disk::remove_unfinished(&dir).map_err(io)?;
     let found = found(&dir)?;
-    let damaged: Vec<_> = found.iter().map(Found::damage).collect();
+    let damaged: Vec<_> = found.iter().map(VolumeFile::damage).collect();
     if damaged.iter().all(Option::is_none) {
         return Ok(Vec::new());
     }
     let rest = Rest::open(&log_dir)?;
-    let spare = Spare::new(archive);
+    let fallback = ArchiveFallback::new(archive);
     let (mut repaired, mut end) = (Vec::new(), (Offset::ZERO, CHAIN_START));
     for (number, (volume, damage)) in found.iter().zip(&damaged).enumerate() {
         let Some(damage) = damage else {
@@ -104,8 +104,8 @@ pub fn repair(data_dir: &Path, archive: &Path) -> Result<Vec<Repaired>, RepairEr
         let (last, proof) = volume.end(found.get(number + 1..).unwrap_or_default(), &rest)?;
         let records = |first, last, proof| {
             let newer = |offset| newer(&rest, &found, offset);
-            spare.records(Wanted { first, last, proof }, Erased::All, newer).map_err(
-                |error: SpareError| RepairError::Archive {
+            fallback.records(RecordRange { first, last, proof }, Erased::All, newer).map_err(
+                |error: FallbackError| RepairError::Archive {
                     damage: damage.what.clone(),
                     reason: error.to_string(),
                 },
@@ -140,7 +140,7 @@ pub fn repair(data_dir: &Path, archive: &Path) -> Result<Vec<Repaired>, RepairEr
 }
 
 /// A record that the archive may not have yet, from anywhere in the log; `None` after the last.
-fn newer(rest: &Rest, found: &[Found], offset: Offset) -> Result<Option<Record>, ReadError> {
+fn newer(rest: &Rest, found: &[VolumeFile], offset: Offset) -> Result<Option<Record>, ReadError> {
     if offset > rest.last {
         return Ok(None);
     }
@@ -159,7 +159,7 @@ fn newer(rest: &Rest, found: &[Found], offset: Offset) -> Result<Option<Record>,
 }
 
 /// A file that is, or was, a volume.
-struct Found {
+struct VolumeFile {
     path: PathBuf,
     first: Offset,
     opened: Result<Volume, VolumeError>,
@@ -172,7 +172,7 @@ struct Damage {
     blocks: BTreeSet<usize>,
 }
 
-fn found(dir: &Path) -> Result<Vec<Found>, OpenError> {
+fn found(dir: &Path) -> Result<Vec<VolumeFile>, OpenError> {
     let mut found = Vec::new();
     let entries = disk::entries(dir);
     for path in entries.map_err(|source| OpenError::Io { path: dir.to_owned(), source })? {
@@ -186,18 +186,18 @@ fn found(dir: &Path) -> Result<Vec<Found>, OpenError> {
             Ok(volume) => volume.first,
             Err(_) => Offset::new(named.unwrap_or_default()),
         };
-        found.push(Found { path, first, opened });
+        found.push(VolumeFile { path, first, opened });
     }
     found.sort_by_key(|found| found.first);
     // A missing volume is treated like an unreadable one.
     let mut next = Some(Offset::new(1));
     let mut gone = Vec::new();
-    for Found { first, opened, .. } in &found {
+    for VolumeFile { first, opened, .. } in &found {
         if let Some(missing) = next.filter(|next| next < first) {
             let path = dir.join(format!("{:020}.{EXTENSION}", missing.get()));
             let opened =
                 Err(VolumeError::Damaged { path: path.clone(), what: "it is gone".to_owned() });
-            gone.push(Found { path, first: missing, opened });
+            gone.push(VolumeFile { path, first: missing, opened });
         }
         next = opened.as_ref().ok().map(|volume| volume.last.next());
     }
@@ -206,7 +206,7 @@ fn found(dir: &Path) -> Result<Vec<Found>, OpenError> {
     Ok(found)
 }
 
-impl Found {
+impl VolumeFile {
     fn damage(&self) -> Option<Damage> {
         let volume = match &self.opened {
             Ok(volume) => volume,
@@ -286,7 +286,7 @@ struct Writing {
 }
 
 impl Writing {
-    fn begin(dir: &Path, volume: &Found, before: Chain) -> Result<Self, RepairError> {
+    fn begin(dir: &Path, volume: &VolumeFile, before: Chain) -> Result<Self, RepairError> {
         let writer = Writer::create(dir, volume.first, before)?;
         let checker = Checker::from_chain(volume.first.prev(), before);
         Ok(Self { path: volume.path.clone(), writer, checker })

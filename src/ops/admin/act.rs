@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
+    context::{ActContext, ActError},
     form::Form,
-    office::{ActError, Office},
 };
-use logcabin_decide::{Proposal, moderation::Because};
+use logcabin_decide::{Proposal, moderation::WithReason};
 use logcabin_engine::Rejected;
 use logcabin_record::Origin;
 
@@ -33,13 +33,13 @@ pub trait Act: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
 
     fn perform(
         self,
-        office: &Office,
+        context: &ActContext,
         by: Attribution,
     ) -> impl Future<Output = Result<Self::Done, ActError>> + Send;
 
     /// Describes what [`Act::perform`] would do, in sentences. Fails as it would, as far as that is
     /// known beforehand.
-    fn effect(&self, _: &Office) -> impl Future<Output = Result<Vec<String>, ActError>> + Send {
+    fn effect(&self, _: &ActContext) -> impl Future<Output = Result<Vec<String>, ActError>> + Send {
         async { Err(ActError::Invalid("This changes nothing that is recorded.".to_owned())) }
     }
 }
@@ -76,16 +76,16 @@ impl<A> From<A> for Order<A> {
 impl<A: Act> Order<A> {
     pub async fn carry_out(
         self,
-        office: &Office,
+        context: &ActContext,
         origin: Origin,
     ) -> Result<Outcome<A::Done>, ActError> {
         let Self { act, reason, dry_run } = self;
         let reason = checked(reason)?;
         if dry_run {
-            return act.effect(office).await.map(Outcome::WouldDo);
+            return act.effect(context).await.map(Outcome::WouldDo);
         }
         // Some acts are large futures, and callers hold several.
-        Box::pin(act.perform(office, Attribution { origin, reason })).await.map(Outcome::Done)
+        Box::pin(act.perform(context, Attribution { origin, reason })).await.map(Outcome::Done)
     }
 }
 
@@ -98,7 +98,7 @@ fn checked(reason: Option<String>) -> Result<Option<String>, ActError> {
     }
 }
 
-impl Office {
+impl ActContext {
     /// Proposes, and records the reason with what changes.
     pub(super) async fn propose<P: Proposal>(
         &self,
@@ -106,6 +106,6 @@ impl Office {
         of: P,
     ) -> Result<P::Outcome, Rejected> {
         let Attribution { origin, reason } = by;
-        Ok(self.engine.propose(origin, Because { of, reason }).await?.into_inner())
+        Ok(self.engine.propose(origin, WithReason { of, reason }).await?.into_inner())
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_cluster::Status;
 
@@ -17,8 +17,8 @@ impl Act for ClusterStatus {
 
     type Done = Status;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Status, ActError> {
-        let Some(cluster) = &office.cluster else {
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Status, ActError> {
+        let Some(cluster) = &context.cluster else {
             return Err(ActError::invalid("this server is not a node of a running cluster"));
         };
         cluster.status().await.map_err(ActError::invalid)

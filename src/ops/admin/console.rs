@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_base::{clock::millis, limits};
 use logcabin_record::command::Secret;
@@ -36,26 +36,26 @@ impl Act for MakeConsoleLink {
     const DONE: &'static str = "console-link";
     type Done = ConsoleLink;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<ConsoleLink, ActError> {
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<ConsoleLink, ActError> {
         let user_id = match &self.user {
-            Some(user) => office.active(user)?,
-            None => only_administrator(office)?,
+            Some(user) => context.active(user)?,
+            None => only_administrator(context)?,
         };
-        let standing = office.engine.state().accounts.standing(&user_id).unwrap_or_default();
+        let standing = context.engine.state().accounts.standing(&user_id).unwrap_or_default();
         if !standing.admin {
             let why = format!("{user_id} does not administer this server");
             return Err(ActError::Invalid(why));
         }
-        let now_ms = office.engine.clock().now_ms();
+        let now_ms = context.engine.clock().now_ms();
         let expires_ms = now_ms.saturating_add(millis(limits::CONSOLE_LINK));
-        let secret = login_token::make(&office.signer, Purpose::Console, &user_id, expires_ms);
+        let secret = login_token::make(&context.signer, Purpose::Console, &user_id, expires_ms);
         let secret = secret.map_err(ActError::invalid)?.into();
-        Ok(ConsoleLink { user_id, server: office.console.clone(), secret, expires_ms })
+        Ok(ConsoleLink { user_id, server: context.console.clone(), secret, expires_ms })
     }
 }
 
-fn only_administrator(office: &Office) -> Result<OwnedUserId, ActError> {
-    let accounts = &office.engine.state().accounts;
+fn only_administrator(context: &ActContext) -> Result<OwnedUserId, ActError> {
+    let accounts = &context.engine.state().accounts;
     let is_admin = |user_id: &OwnedUserId| {
         accounts.standing(user_id).is_some_and(|of| of.admin && of.deactivated.is_none())
     };

@@ -60,7 +60,7 @@ pub enum Kind {
 /// A field is missing or invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is missing or invalid.")]
-pub struct Unfit(pub(crate) &'static str);
+pub struct InvalidField(pub(crate) &'static str);
 
 impl Form {
     /// The fields that are filled in at first, and shown.
@@ -74,7 +74,7 @@ impl Form {
     }
 
     /// The act's JSON, from what was filled in.
-    pub fn act(&self, given: impl Fn(&str) -> Option<String>) -> Result<Value, Unfit> {
+    pub fn act(&self, given: impl Fn(&str) -> Option<String>) -> Result<Value, InvalidField> {
         let mut act = json!({});
         for field in self.fields {
             let text = given(field.name).unwrap_or_default();
@@ -92,8 +92,8 @@ impl Field {
     }
 
     /// The value of a text; none if the field may be and is left out.
-    fn value(&self, text: &str) -> Result<Option<Value>, Unfit> {
-        let unfit = || Unfit(self.label);
+    fn value(&self, text: &str) -> Result<Option<Value>, InvalidField> {
+        let unfit = || InvalidField(self.label);
         let number = || text.parse::<u64>().map(Value::from).map_err(|_| unfit());
         Ok(Some(match self.kind {
             Kind::Text if text.is_empty() => return Err(unfit()),
@@ -153,7 +153,7 @@ mod tests {
         foretells: true,
     };
 
-    fn filled(texts: &[(&str, &str)]) -> Result<Value, Unfit> {
+    fn filled(texts: &[(&str, &str)]) -> Result<Value, InvalidField> {
         FORM.act(|name| {
             let found = texts.iter().find(|(of, _)| *of == name);
             found.map(|(_, text)| (*text).to_owned())

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::{
     account::{Register, SetProfile},
@@ -54,30 +54,30 @@ impl Act for SendNotice {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<NoticeSent, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<NoticeSent, ActError> {
         let Self { user, event_type, state_key, content, transaction } = self;
         let Attribution { origin, reason } = by;
-        let user_id = office.active(&user)?;
+        let user_id = context.active(&user)?;
         let event_type = TimelineEventType::from(event_type);
         if matches!(event_type, TimelineEventType::RoomRedaction | TimelineEventType::RoomMember) {
             let why = "A notice is neither a redaction nor a membership.";
             return Err(ActError::Invalid(why.to_owned()));
         }
         let content = canonical(&to_raw(&content)).map_err(ActError::invalid)?;
-        let sender = notice_sender(office).await?;
+        let sender = notice_sender(context).await?;
         if user_id == sender {
             let why = "The sender of the server's notices cannot get one.";
             return Err(ActError::Invalid(why.to_owned()));
         }
-        let ts = office.engine.clock().timestamp();
+        let ts = context.engine.clock().timestamp();
         let open = OpenNoticeRoom {
             user_id: user_id.clone(),
             sender: sender.clone(),
-            room_id: office.new_room_id()?,
-            name: office.notices.room_name.clone(),
+            room_id: context.new_room_id()?,
+            name: context.notices.room_name.clone(),
             ts,
         };
-        let room_id = office.engine.propose(origin.clone(), open).await;
+        let room_id = context.engine.propose(origin.clone(), open).await;
         let room_id = room_id?.into_inner();
         let again = InviteAgain {
             room_id: room_id.clone(),
@@ -85,7 +85,7 @@ impl Act for SendNotice {
             sender: sender.clone(),
             ts,
         };
-        let invited = office.engine.propose(origin.clone(), again).await;
+        let invited = context.engine.propose(origin.clone(), again).await;
         invited?.into_inner();
         let send = SendEvent {
             room_id: room_id.clone(),
@@ -98,24 +98,24 @@ impl Act for SendNotice {
             ts,
         };
         // Every act sends a notice, but few open a room, so the reason is recorded with the notice.
-        let event_id = office.propose(Attribution { origin, reason }, send).await?;
+        let event_id = context.propose(Attribution { origin, reason }, send).await?;
         Ok(NoticeSent { user_id, room_id, event_id })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        Ok(vec![format!("{} gets a notice", office.active(&self.user)?)])
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        Ok(vec![format!("{} gets a notice", context.active(&self.user)?)])
     }
 }
 
 /// The user in whose name notices are sent, with the profile that is configured.
-async fn notice_sender(office: &Office) -> Result<OwnedUserId, ActError> {
-    let settings = &office.notices;
-    let sender = settings.sender(&office.engine.env().server.name).ok_or_else(|| {
+async fn notice_sender(context: &ActContext) -> Result<OwnedUserId, ActError> {
+    let settings = &context.notices;
+    let sender = settings.sender(&context.engine.env().server.name).ok_or_else(|| {
         let why = "Server notices are off: `server_notices.localpart` names nobody.";
         ActError::Invalid(why.to_owned())
     })?;
     let origin = Origin::server();
-    match office.engine.state().accounts.get(&sender) {
+    match context.engine.state().accounts.get(&sender) {
         Some(account) => {
             let account = account.read();
             let in_use = account.password.latest().is_some_and(Option::is_some)
@@ -134,7 +134,7 @@ async fn notice_sender(office: &Office) -> Result<OwnedUserId, ActError> {
                 display_name: Some(settings.display_name.clone()),
                 ..Register::user(sender.clone())
             };
-            let made = office.engine.propose(origin.clone(), register).await;
+            let made = context.engine.propose(origin.clone(), register).await;
             made?.into_inner();
         }
     }
@@ -143,11 +143,11 @@ async fn notice_sender(office: &Office) -> Result<OwnedUserId, ActError> {
     let mut changed = false;
     for (field, value) in [("displayname", name), ("avatar_url", avatar)] {
         let (user_id, field) = (sender.clone(), field.to_owned());
-        let set = office.engine.propose(origin.clone(), SetProfile { user_id, field, value });
+        let set = context.engine.propose(origin.clone(), SetProfile { user_id, field, value });
         changed |= set.await?.into_inner();
     }
     if changed {
-        profile::spread(&office.engine, &origin, &sender).await;
+        profile::spread(&context.engine, &origin, &sender).await;
     }
     Ok(sender)
 }

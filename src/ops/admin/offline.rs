@@ -7,10 +7,10 @@ use tokio::runtime::Runtime;
 
 use super::{
     act::{Act, Order, Outcome},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
     registry::Message,
 };
-use logcabin_base::{bodies::Bodies, clock::Clock, shutdown::Shutdown, token_key};
+use logcabin_base::{bodies::BodyBudget, clock::Clock, shutdown::Shutdown, token_key};
 use logcabin_config::Config;
 use logcabin_decide::{account::AccountLimit, ephemeral::Gather};
 use logcabin_engine::{self as engine, Engine};
@@ -95,7 +95,7 @@ async fn on_log(
         quotas: Arc::default(),
     };
     let engine = Arc::new(Engine::start(log, state, options).await?);
-    let identity = Outbound::new(&config.outbound, &Bodies::new(config.body_shares()));
+    let identity = Outbound::new(&config.outbound, &BodyBudget::new(config.body_shares()));
     if let Err(error) = &identity {
         tracing::warn!(%error, "requests to other services are not possible");
     }
@@ -108,7 +108,7 @@ async fn on_log(
         begun,
         Shutdown::when(std::future::pending()),
     ));
-    let office = Office {
+    let context = ActContext {
         engine,
         passwords: Arc::new(Passwords::new(&config.passwords, &config.rate_limits)),
         policy: config.passwords.clone(),
@@ -126,6 +126,6 @@ async fn on_log(
         others: None,
         cluster: None,
     };
-    let done = message.carry_out(&office, Origin::administrator(actor)).await;
+    let done = message.carry_out(&context, Origin::administrator(actor)).await;
     Ok((done, snapshots))
 }

@@ -4,17 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use crate::proof;
 use logcabin_log::ReadError;
 use logcabin_record::Offset;
-use logcabin_state::tree::Covered;
+use logcabin_state::merkle_tree::CheckpointRange;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Prove(pub proof::Asked);
+pub struct Prove(pub proof::ProofRequest);
 
 impl Act for Prove {
     const NAME: &'static str = "prove";
@@ -31,8 +31,8 @@ impl Act for Prove {
         foretells: false,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Self::Done, ActError> {
-        Ok(Box::new(proof::make(&office.engine, by.origin, self.0).await?))
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Self::Done, ActError> {
+        Ok(Box::new(proof::make(&context.engine, by.origin, self.0).await?))
     }
 }
 
@@ -79,21 +79,21 @@ impl Act for ListCheckpoints {
     const DONE: &'static str = "checkpoints";
     type Done = Checkpoints;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Checkpoints, ActError> {
-        Ok(checkpoints(office, self.before.unwrap_or(Offset::MAX), self.limit)?)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Checkpoints, ActError> {
+        Ok(checkpoints(context, self.before.unwrap_or(Offset::MAX), self.limit)?)
     }
 }
 
 /// Up to `limit` of the newest checkpoints before a record.
 pub fn checkpoints(
-    office: &Office,
+    context: &ActContext,
     before: Offset,
     limit: usize,
 ) -> Result<Checkpoints, ReadError> {
-    let state = office.engine.state();
+    let state = context.engine.state();
     let (found, total) = state.tree.checkpoints(before, limit);
-    let row = |Covered { record, upto }| {
-        let (time_ms, who) = (office.time_of(record)?, office.author_of(record)?);
+    let row = |CheckpointRange { record, upto }| {
+        let (time_ms, who) = (context.time_of(record)?, context.author_of(record)?);
         Ok(CheckpointRow { record, upto, time_ms, who })
     };
     let key = state.server().map(|server| Key {

@@ -8,6 +8,7 @@ use super::{
     act::{Act, Order, Outcome},
     cluster::ClusterStatus,
     console::MakeConsoleLink,
+    context::{ActContext, ActError},
     erasures::{ListErasures, ShowErasure},
     federation::{
         ListDestinations, ListRefusedEvents, NewKey, ResetDestination, RetryDestination,
@@ -18,7 +19,6 @@ use super::{
         DeleteMedia, ListMedia, MediaStatistics, ProtectMedia, PurgeRemoteMedia, QuarantineMedia,
     },
     notices::SendNotice,
-    office::{ActError, Office},
     proofs::{ListCheckpoints, Prove},
     reports::{ListReports, RemoveReport, ShowReport},
     rooms::{
@@ -60,20 +60,21 @@ impl Message {
     /// Returns the JSON of the outcome.
     pub(super) async fn carry_out(
         self,
-        office: &Office,
+        context: &ActContext,
         origin: Origin,
     ) -> Result<String, ActError> {
         let known = known(&self.name)
             .ok_or_else(|| ActError::invalid("this version has no act of this name"))?;
-        (known.handle)(self, office, origin).await
+        (known.handle)(self, context, origin).await
     }
 }
 
 /// Carries out a message. Returns the JSON of the outcome.
-type Handler = for<'a> fn(Message, &'a Office, Origin) -> BoxFuture<'a, Result<String, ActError>>;
+type Handler =
+    for<'a> fn(Message, &'a ActContext, Origin) -> BoxFuture<'a, Result<String, ActError>>;
 
 /// An act, as the socket and the forms know it.
-struct Known {
+struct KnownAct {
     name: &'static str,
     handle: Handler,
     form: Option<&'static Form>,
@@ -83,7 +84,7 @@ struct Known {
 
 macro_rules! handlers {
     ($($act:ty),* $(,)?) => {
-        &[$(Known {
+        &[$(KnownAct {
             name: <$act>::NAME,
             handle: handle::<$act>,
             form: <$act>::FORM,
@@ -93,7 +94,7 @@ macro_rules! handlers {
     };
 }
 
-const HANDLERS: &[Known] = handlers![
+const HANDLERS: &[KnownAct] = handlers![
     BlockRoom,
     ClusterStatus,
     CompareSnapshots,
@@ -149,19 +150,19 @@ const HANDLERS: &[Known] = handlers![
     WriteSnapshot,
 ];
 
-fn known(name: &str) -> Option<&'static Known> {
+fn known(name: &str) -> Option<&'static KnownAct> {
     HANDLERS.iter().find(|known| known.name == name)
 }
 
 fn handle<A: Act>(
     message: Message,
-    office: &Office,
+    context: &ActContext,
     origin: Origin,
 ) -> BoxFuture<'_, Result<String, ActError>> {
     Box::pin(async move {
         let Message { act, reason, dry_run, .. } = message;
         let act: A = serde_json::from_str(act.get()).map_err(not_an_act)?;
-        let outcome = Order { act, reason, dry_run }.carry_out(office, origin).await?;
+        let outcome = Order { act, reason, dry_run }.carry_out(context, origin).await?;
         serde_json::to_string(&outcome).map_err(ActError::invalid)
     })
 }
@@ -174,11 +175,11 @@ fn not_an_act(error: serde_json::Error) -> ActError {
 /// Carries out the order in a request of the socket. Returns the JSON of the outcome.
 pub(super) async fn answer(
     json: &str,
-    office: &Office,
+    context: &ActContext,
     origin: Origin,
 ) -> Result<String, ActError> {
     let message: Message = serde_json::from_str(json).map_err(not_an_act)?;
-    message.carry_out(office, origin).await
+    message.carry_out(context, origin).await
 }
 
 /// The form of the act of this name, if it has one.
@@ -190,7 +191,7 @@ pub fn form(name: &str) -> Option<&'static Form> {
 pub async fn carry_out(
     name: &str,
     order: Order<Value>,
-    office: &Office,
+    context: &ActContext,
     origin: Origin,
 ) -> Result<Outcome<Value>, ActError> {
     if form(name).is_none() {
@@ -199,7 +200,7 @@ pub async fn carry_out(
     let Order { act, reason, dry_run } = order;
     let act = serde_json::value::to_raw_value(&act).map_err(not_an_act)?;
     let message = Message { name: name.to_owned(), act, reason, dry_run };
-    let json = message.carry_out(office, origin).await?;
+    let json = message.carry_out(context, origin).await?;
     serde_json::from_str(&json).map_err(ActError::invalid)
 }
 

@@ -15,7 +15,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{actor, office::Office, registry};
+use super::{actor, context::ActContext, registry};
 use crate::socket::{
     BadRequest, DONE_BYTES, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR,
 };
@@ -35,19 +35,19 @@ const CONNECTIONS: usize = 16;
 /// How many records are read at a time: with the largest payloads some 12 MiB for a connection.
 const CHUNK: usize = 64;
 
-/// Serves `log` and the acts of `office` on a socket at `path` until the server stops, and then
+/// Serves `log` and the acts of `context` on a socket at `path` until the server stops, and then
 /// removes the socket. The process must hold the data directory's lock: an existing socket is then
 /// a dead one. Must be called within a tokio runtime.
 pub fn serve(
     path: &Path,
     log: Arc<dyn Log>,
-    office: Option<Arc<Office>>,
+    context: Option<Arc<ActContext>>,
     shutdown: Shutdown,
 ) -> io::Result<JoinHandle<()>> {
     let listener = bind(path)?;
     let path = path.to_owned();
     Ok(tokio::spawn(async move {
-        accept(&listener, &log, office.as_ref(), &shutdown).await;
+        accept(&listener, &log, context.as_ref(), &shutdown).await;
         if let Err(error) = std::fs::remove_file(&path) {
             debug!(%error, path = %path.display(), "cannot remove the admin socket");
         }
@@ -81,7 +81,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 async fn accept(
     listener: &UnixListener,
     log: &Arc<dyn Log>,
-    office: Option<&Arc<Office>>,
+    context: Option<&Arc<ActContext>>,
     shutdown: &Shutdown,
 ) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
@@ -101,13 +101,13 @@ async fn accept(
             }
         };
         let permit = Arc::clone(&permits).try_acquire_owned();
-        let (log, office, shutdown) = (Arc::clone(log), office.cloned(), shutdown.clone());
+        let (log, context, shutdown) = (Arc::clone(log), context.cloned(), shutdown.clone());
         connections.spawn(async move {
             // The operating system says who it is.
             let uid = stream.peer_cred().ok().map(|peer| peer.uid());
             let (reader, writer) = stream.into_split();
             let reader = tokio::io::BufReader::new(reader);
-            let mut connection = Connection { reader, writer, log, office, uid, shutdown };
+            let mut connection = Connection { reader, writer, log, context, uid, shutdown };
             let served = match permit {
                 Ok(_permit) => connection.run().await,
                 Err(_) => Err(Failure::Refused("too many connections are open".to_owned())),
@@ -166,7 +166,7 @@ struct Connection {
     reader: tokio::io::BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
     log: Arc<dyn Log>,
-    office: Option<Arc<Office>>,
+    context: Option<Arc<ActContext>>,
     uid: Option<u32>,
     shutdown: Shutdown,
 }
@@ -197,13 +197,13 @@ impl Connection {
     }
 
     async fn act(&mut self, message: String) -> Result<(), Failure> {
-        let office = self.office.clone();
-        let office =
-            office.ok_or_else(|| Failure::Refused("this log can only be read".to_owned()))?;
+        let context = self.context.clone();
+        let context =
+            context.ok_or_else(|| Failure::Refused("this log can only be read".to_owned()))?;
         let origin = Origin::administrator(&actor::name(self.uid));
         // In its own task, so that the act is completed even if the client hangs up.
         let done =
-            tokio::spawn(async move { registry::answer(&message, &office, origin).await }).await;
+            tokio::spawn(async move { registry::answer(&message, &context, origin).await }).await;
         let done = done.map_err(|_| Failure::Refused("the server failed to do this".to_owned()))?;
         let json = done.map_err(|error| Failure::Refused(error.to_string()))?;
         let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= DONE_BYTES);

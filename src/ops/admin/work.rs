@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_base::progress::{self, Progress};
 
@@ -12,7 +12,7 @@ use logcabin_base::progress::{self, Progress};
 pub struct ListWork {}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct UnderWay {
+pub struct WorkList {
     /// The oldest first.
     pub work: Vec<Progress>,
 }
@@ -20,9 +20,9 @@ pub struct UnderWay {
 impl Act for ListWork {
     const NAME: &'static str = "list-work";
     const DONE: &'static str = "work";
-    type Done = UnderWay;
+    type Done = WorkList;
 
-    async fn perform(self, _: &Office, _: Attribution) -> Result<UnderWay, ActError> {
-        Ok(UnderWay { work: progress::under_way() })
+    async fn perform(self, _: &ActContext, _: Attribution) -> Result<WorkList, ActError> {
+        Ok(WorkList { work: progress::under_way() })
     }
 }

@@ -19,15 +19,15 @@ use logcabin_record::{
 
 /// The results of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Checked {
+pub struct BackupCheck {
     pub intact: bool,
     /// Each backup that was checked, the oldest first.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<CheckedBackup>,
 }
 
 /// The result for one backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Moment {
+pub struct CheckedBackup {
     pub manifest: PathBuf,
     /// The server's name; empty if the manifest cannot be read, as are the following.
     pub server_name: String,
@@ -60,7 +60,7 @@ pub fn check(
     offset: Option<Offset>,
     of: Option<&Source>,
     on_progress: impl FnMut(Offset),
-) -> Result<Checked, BackupError> {
+) -> Result<BackupCheck, BackupError> {
     let ends_there = |path: &PathBuf| {
         let end = path.file_stem().and_then(|stem| stem.to_str()?.split_once('-')?.1.parse().ok());
         offset.is_none_or(|offset| end == Some(offset.get()))
@@ -72,7 +72,7 @@ pub fn check(
     let mut hashes = Hashes::default();
     let (mut moments, mut readable) = (Vec::new(), Vec::new());
     for path in manifests {
-        let mut moment = Moment {
+        let mut moment = CheckedBackup {
             manifest: path.clone(),
             server_name: String::new(),
             moment: None,
@@ -116,7 +116,7 @@ pub fn check(
         }
     }
     let intact = moments.iter().all(|moment| moment.faults.is_empty());
-    Ok(Checked { intact, moments })
+    Ok(BackupCheck { intact, moments })
 }
 
 fn chain_at(source: &Source, offset: Offset) -> Result<Option<Chain>, BackupError> {

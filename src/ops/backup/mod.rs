@@ -34,8 +34,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use check::{Checked, Moment, check};
-pub use take::{Options, Taken, take};
+pub use check::{BackupCheck, CheckedBackup, check};
+pub use take::{NewBackup, Options, take};
 
 use crate::source::{ManifestError, SourceError};
 use logcabin_base::disk;

@@ -38,7 +38,7 @@ impl Default for Options {
 }
 
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct NewBackup {
     pub manifest: Manifest,
     /// blake3 of the manifest's file.
     pub hash: FileHash,
@@ -71,7 +71,7 @@ pub fn take(
     dest: &Path,
     options: Options,
     on_progress: impl FnMut(Offset),
-) -> Result<Taken, BackupError> {
+) -> Result<NewBackup, BackupError> {
     let _lock = open(dest)?;
     let made_ms = Clock::system().now_ms();
     let end = source.end()?;
@@ -104,7 +104,7 @@ pub fn take(
     let hash = manifest.write(dest)?;
     let removed = prune(dest, options.keep, &manifest)?;
     let (copied_files, copied_file_bytes) = media.copied;
-    Ok(Taken {
+    Ok(NewBackup {
         manifest,
         hash,
         copied_records,

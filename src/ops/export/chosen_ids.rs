@@ -16,7 +16,7 @@ use logcabin_state::State;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the event {event_id} has the id of another one, in record {earlier}")]
-pub(super) struct Claimed {
+pub(super) struct DuplicateId {
     event_id: String,
     earlier: Offset,
 }
@@ -34,7 +34,7 @@ struct Event {
 
 impl ChosenIds {
     /// Notes the event of the next record, if it has one; `state` is that before the record.
-    pub(super) fn note(&mut self, state: &State, record: &Record) -> Result<(), Claimed> {
+    pub(super) fn note(&mut self, state: &State, record: &Record) -> Result<(), DuplicateId> {
         let (room_id, event_id, pdu) = match record.command() {
             Ok(Some(Command::RoomEvent(RoomEvent { room_id, event_id, pdu, .. }))) => {
                 (room_id, event_id, pdu)
@@ -62,7 +62,7 @@ impl ChosenIds {
         event: Event,
         earlier: impl IntoIterator<Item = Offset>,
         is_held: impl Fn(&RoomId, Offset) -> bool,
-    ) -> Result<(), Claimed> {
+    ) -> Result<(), DuplicateId> {
         for earlier in earlier {
             // An event that expired, or whose room was purged, no longer has its id.
             if let Some(first) = self.0.get(&earlier)
@@ -71,7 +71,7 @@ impl ChosenIds {
                 && first.room_id == event.room_id
                 && first.hash != event.hash
             {
-                return Err(Claimed { event_id: event.event_id, earlier });
+                return Err(DuplicateId { event_id: event.event_id, earlier });
             }
         }
         self.0.insert(at, event);

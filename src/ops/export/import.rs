@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    Entry, Holds, Manifest, chosen_ids::ChosenIds, folder, folder::UNFINISHED, hex, line, manifest,
-    manifest::Unbelievable,
+    Entry, ExportScope, Manifest, chosen_ids::ChosenIds, folder, folder::UNFINISHED, hex, line,
+    manifest, manifest::ManifestError,
 };
 use crate::{
     history::progress::Progress,
@@ -135,7 +135,7 @@ pub fn import_server(
     new_epoch: bool,
 ) -> Result<Imported, ImportError> {
     let manifest = read_manifest(src)?;
-    if manifest.holds != Holds::Server {
+    if manifest.holds != ExportScope::Server {
         let reason = "this is the export of one user, not of a server".to_owned();
         return Err(ImportError::Manifest { path: src.join(manifest::FILE), reason });
     }
@@ -169,8 +169,8 @@ pub fn check_export(src: &Path) -> Result<Manifest, ImportError> {
     let manifest = read_manifest(src)?;
     let export = Export { src, manifest: &manifest };
     match manifest.holds {
-        Holds::Server => drop(export.check()?),
-        Holds::User => export.check_files()?,
+        ExportScope::Server => drop(export.check()?),
+        ExportScope::User => export.check_files()?,
     }
     Ok(manifest)
 }
@@ -179,7 +179,7 @@ pub(super) fn read_manifest(src: &Path) -> Result<Manifest, ImportError> {
     let path = src.join(manifest::FILE);
     let manifest = match Manifest::read(src) {
         Ok(manifest) => manifest,
-        Err(Unbelievable::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+        Err(ManifestError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
             if src.join(UNFINISHED).exists() {
                 return Err(ImportError::Unfinished(src.to_owned()));
             }
@@ -223,14 +223,14 @@ struct Export<'a> {
 }
 
 /// The results of checking an export.
-struct Checked {
+struct ExportCheck {
     targets: Targets,
     gone: u64,
 }
 
 impl Export<'_> {
     /// Checks every byte of it.
-    fn check(&self) -> Result<Checked, ImportError> {
+    fn check(&self) -> Result<ExportCheck, ImportError> {
         let (mut audit, mut targets) = (Audit::default(), Targets::default());
         let mut identity = None;
         let checker = self.each_record(|record, place| {
@@ -259,7 +259,7 @@ impl Export<'_> {
             return Err(wrong("it is signed with another key than that of the server in the log"));
         }
         self.check_files()?;
-        Ok(Checked { targets, gone: audit.gone() })
+        Ok(ExportCheck { targets, gone: audit.gone() })
     }
 
     /// Checks every file without records.
@@ -359,7 +359,7 @@ impl Export<'_> {
     fn write(
         &self,
         dir: &Path,
-        checked: Checked,
+        checked: ExportCheck,
         files: u64,
         new_epoch: bool,
     ) -> Result<(State, Imported), ImportError> {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
-    Holds, ImportError, Manifest, folder,
+    ExportScope, ImportError, Manifest, folder,
     import::{at, gone_or, read_manifest},
 };
 use logcabin_base::limits;
@@ -67,7 +67,7 @@ pub struct ImportedUser {
 
 /// What can be imported.
 #[derive(Debug)]
-pub(crate) struct Belongings {
+pub(crate) struct ImportableData {
     manifest: Manifest,
     user_id: OwnedUserId,
     profile: Vec<Field>,
@@ -137,7 +137,7 @@ impl Upload {
 /// be called before the records are written, because a record must not refer to a missing file.
 /// Blocks.
 pub fn place_files(src: &Path, data_dir: &Path) -> Result<(), ImportError> {
-    let belongings = Belongings::read(src)?;
+    let belongings = ImportableData::read(src)?;
     let root = store::directory(data_dir);
     for upload in belongings.uploads() {
         let Some(hash) = upload.hash() else { continue };
@@ -164,11 +164,11 @@ pub fn place_files(src: &Path, data_dir: &Path) -> Result<(), ImportError> {
     Ok(())
 }
 
-impl Belongings {
+impl ImportableData {
     /// Reads the export in `src`, whose completeness is checked elsewhere. Blocks.
     pub(crate) fn read(src: &Path) -> Result<Self, ImportError> {
         let manifest = read_manifest(src)?;
-        let user_id = manifest.user_id.clone().filter(|_| manifest.holds == Holds::User);
+        let user_id = manifest.user_id.clone().filter(|_| manifest.holds == ExportScope::User);
         let user_id = user_id.ok_or_else(|| ImportError::File {
             path: src.to_owned(),
             reason: "this is the export of a server; `logcabin import` takes it".to_owned(),
@@ -256,7 +256,7 @@ pub(crate) async fn import_user(
     engine: &Engine,
     origin: &Origin,
     user_id: OwnedUserId,
-    belongings: &Belongings,
+    belongings: &ImportableData,
 ) -> Result<ImportedUser, Rejected> {
     let mut done = ImportedUser {
         user_id: user_id.clone(),
@@ -350,7 +350,7 @@ pub(crate) async fn import_user(
 async fn add_key_backup(
     engine: &Engine,
     origin: &Origin,
-    belongings: &Belongings,
+    belongings: &ImportableData,
     done: &mut ImportedUser,
 ) -> Result<(), Rejected> {
     let Some(backup) = belongings.key_backup() else { return Ok(()) };
@@ -362,7 +362,8 @@ async fn add_key_backup(
         return Ok(());
     }
     // An existing backup is from an interrupted import: nobody else has had the account.
-    let begun = engine.state().backups.get(user_id).and_then(|backups| backups.read().current());
+    let begun =
+        engine.state().key_backups.get(user_id).and_then(|backups| backups.read().current());
     let set = SetBackup {
         user_id: user_id.to_owned(),
         version: begun,
@@ -400,7 +401,7 @@ async fn add_key_backup(
 }
 
 /// Whether an import of the same export into this account was interrupted.
-fn is_begun(engine: &Engine, user_id: &UserId, belongings: &Belongings) -> bool {
+fn is_begun(engine: &Engine, user_id: &UserId, belongings: &ImportableData) -> bool {
     let at = engine.head().offset();
     let said = engine.events().account_data(&engine.state(), user_id, None, EVENT_TYPE, at);
     let said = said.ok().flatten();

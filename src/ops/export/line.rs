@@ -13,7 +13,7 @@ use logcabin_record::{Class, Encoding, Epoch, Header, Offset, Origin, Payload, R
 /// The members of a line, in order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line<'a> {
+struct RecordLine<'a> {
     offset: Offset,
     time_ms: u64,
     epoch: Epoch,
@@ -65,7 +65,7 @@ pub(super) fn write(record: &Record) -> serde_json::Result<Vec<u8>> {
     let raw = on_one_line.as_deref().and_then(|text| serde_json::from_str::<&RawValue>(text).ok());
     let is_exact = raw.map(|raw| raw.get().as_bytes()) == bytes.map(|bytes| &**bytes);
     let base64 = bytes.filter(|_| !is_exact).map(|bytes| STANDARD.encode(bytes));
-    let line = Line {
+    let line = RecordLine {
         offset: header.offset,
         time_ms: header.time_ms,
         epoch: header.epoch,
@@ -110,7 +110,7 @@ pub(super) enum LineError {
 
 /// The record of a line, which ends with a line feed. Its hashes are not checked.
 pub(super) fn read(text: &[u8]) -> Result<Record, LineError> {
-    let line: Line<'_> = serde_json::from_slice(text)?;
+    let line: RecordLine<'_> = serde_json::from_slice(text)?;
     let bytes = match (&line.payload_base64, line.payload) {
         (Some(base64), _) => {
             let bytes = STANDARD.decode(&**base64);

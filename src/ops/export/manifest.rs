@@ -23,7 +23,7 @@ pub(super) const FORMAT: u32 = 1;
 /// The scope of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Holds {
+pub enum ExportScope {
     /// A whole server.
     Server,
     User,
@@ -35,7 +35,7 @@ pub enum Holds {
 pub struct Manifest {
     /// The layout of the export: 1.
     pub logcabin_export: u32,
-    pub holds: Holds,
+    pub holds: ExportScope,
     /// The version of logcabin that wrote it.
     pub version: String,
     /// When it was exported, in milliseconds since the Unix epoch.
@@ -96,7 +96,7 @@ pub struct Missing {
 
 /// Why a directory has no valid manifest.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unbelievable {
+pub(super) enum ManifestError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("it is not the manifest of an export: {0}")]
@@ -115,7 +115,11 @@ const MANIFEST_BYTES: u64 = 512 * 1024 * 1024;
 impl Manifest {
     /// The manifest of an export as of the last record of `state`, whose chain value is `chain`,
     /// still without files.
-    pub(super) fn of(holds: Holds, state: &State, chain: String) -> Result<Self, ExportError> {
+    pub(super) fn of(
+        holds: ExportScope,
+        state: &State,
+        chain: String,
+    ) -> Result<Self, ExportError> {
         let identity = state.server().ok_or(ExportError::Empty)?;
         Ok(Self {
             logcabin_export: FORMAT,
@@ -147,14 +151,14 @@ impl Manifest {
     }
 
     /// Reads the manifest of the export in `dir`, and verifies its signature with the key in it.
-    pub(super) fn read(dir: &Path) -> Result<Self, Unbelievable> {
+    pub(super) fn read(dir: &Path) -> Result<Self, ManifestError> {
         let mut text = Vec::new();
         std::fs::File::open(dir.join(FILE))?.take(MANIFEST_BYTES).read_to_end(&mut text)?;
         let value: Value = serde_json::from_slice(&text)?;
         // Other layouts are unknown, so this is checked first.
         match value.get("logcabin_export").and_then(Value::as_u64) {
             Some(format) if format != u64::from(FORMAT) => {
-                return Err(Unbelievable::Format(format));
+                return Err(ManifestError::Format(format));
             }
             _ => {}
         }
@@ -163,10 +167,10 @@ impl Manifest {
         let Self { server_name, key_id, public_key, signatures, .. } = &manifest;
         let by_the_key = signatures.get(server_name).is_some_and(|by| by.keys().eq([key_id]));
         if !by_the_key || !signed_json::is_signed(&value, server_name, public_key) {
-            return Err(Unbelievable::Signature);
+            return Err(ManifestError::Signature);
         }
         match manifest.files.iter().find(|entry| !is_inside(&entry.path)) {
-            Some(entry) => Err(Unbelievable::Path(entry.path.clone())),
+            Some(entry) => Err(ManifestError::Path(entry.path.clone())),
             None => Ok(manifest),
         }
     }
@@ -193,7 +197,7 @@ mod tests {
         };
         Manifest {
             logcabin_export: FORMAT,
-            holds: Holds::Server,
+            holds: ExportScope::Server,
             version: "1".to_owned(),
             exported_ms: 5,
             running: false,
@@ -231,7 +235,7 @@ mod tests {
         }
         let other = String::from_utf8(text).unwrap().replace("export\": 1", "export\": 2");
         write(other.as_bytes());
-        assert!(matches!(Manifest::read(dir.path()), Err(Unbelievable::Format(2))));
+        assert!(matches!(Manifest::read(dir.path()), Err(ManifestError::Format(2))));
     }
 
     #[test]
@@ -241,7 +245,7 @@ mod tests {
             let text = manifest(&identity, path).sign(&identity).unwrap();
             std::fs::write(dir.path().join(FILE), text).unwrap();
             let error = Manifest::read(dir.path()).unwrap_err();
-            assert!(matches!(error, Unbelievable::Path(_)), "{path:?}: {error}");
+            assert!(matches!(error, ManifestError::Path(_)), "{path:?}: {error}");
         }
     }
 }

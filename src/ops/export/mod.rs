@@ -29,9 +29,9 @@ use std::{
 };
 
 pub use import::{ImportError, Imported, check_export, import_server};
-pub(crate) use import_user::{Belongings, import_user};
+pub(crate) use import_user::{ImportableData, import_user};
 pub use import_user::{ImportedUser, place_files};
-pub use manifest::{Entry, Holds, Manifest, Missing};
+pub use manifest::{Entry, ExportScope, Manifest, Missing};
 pub use server::export_server;
 pub use user::export_user;
 

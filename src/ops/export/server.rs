@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
-    Entry, ExportError, Holds, Manifest,
+    Entry, ExportError, ExportScope, Manifest,
     folder::{Folder, Lines},
     hex, line,
 };
@@ -103,7 +103,7 @@ impl Walk {
         for (hash, size) in files {
             self.folder.copy_media(data_dir, &hash, size)?;
         }
-        let mut manifest = Manifest::of(Holds::Server, &self.state, chain)?;
+        let mut manifest = Manifest::of(ExportScope::Server, &self.state, chain)?;
         manifest.exported_ms = Clock::system().now_ms();
         manifest.running = running;
         manifest.state_digest = Some(self.state.digest().to_hex().to_string());

@@ -6,7 +6,7 @@ use ruma::{DeviceId, OwnedUserId, UserId, events::StateEventType};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{ExportError, Holds, Manifest, bodies::Bodies, folder::Folder, hex};
+use super::{ExportError, ExportScope, Manifest, bodies::Bodies, folder::Folder, hex};
 use crate::source::Source;
 use logcabin_base::{clock::Clock, limits};
 use logcabin_engine as engine;
@@ -16,11 +16,11 @@ use logcabin_read::{
     events::{ClientEvent, EventForm, EventRef, EventStore, Viewer},
     notifications::ruleset,
     sync::to_device,
-    view::{View, filter::EventFilter, key_backup::room_keys, past::Wanted},
+    view::{View, filter::EventFilter, key_backup::room_keys, past::HistoryRange},
 };
 use logcabin_record::{Command, Offset, command::BackedUpKey, pusher::PusherKind};
 use logcabin_snapshot as snapshot;
-use logcabin_state::{Account, Room, RoomMembership, media::Item, rooms::gaps::Place};
+use logcabin_state::{Account, Room, RoomMembership, media::Item, rooms::gaps::TimelinePosition};
 
 /// How many bytes of parsed events are kept meanwhile.
 const EVENT_CACHE_BYTES: u64 = 64 << 20;
@@ -54,7 +54,7 @@ pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest,
         at: state.applied(),
         now_ms,
     };
-    let mut portrait = Portrait {
+    let mut portrait = UserExport {
         view: View { state: Arc::clone(&state), events: &events, viewer },
         server_name: &identity.server_name,
         folder: Folder::begin(dest)?,
@@ -69,7 +69,7 @@ pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest,
     portrait.rooms()?;
     portrait.files(data_dir)?;
 
-    let mut manifest = Manifest::of(Holds::User, &state, hex(&last.chain))?;
+    let mut manifest = Manifest::of(ExportScope::User, &state, hex(&last.chain))?;
     manifest.exported_ms = now_ms;
     manifest.running = running;
     manifest.user_id = Some(user_id.clone());
@@ -84,7 +84,7 @@ fn named(user: &str, server_name: &str) -> Option<OwnedUserId> {
 }
 
 /// The export of one user in progress.
-struct Portrait<'a> {
+struct UserExport<'a> {
     view: View<'a>,
     server_name: &'a str,
     folder: Folder,
@@ -126,7 +126,7 @@ struct MembershipLine<'a> {
     event: ClientEvent,
 }
 
-impl Portrait<'_> {
+impl UserExport<'_> {
     fn with_account<T>(&self, look: impl FnOnce(&Account) -> T) -> Result<T, ExportError> {
         let account = self.view.state.accounts.get(self.view.user_id());
         let account =
@@ -283,7 +283,7 @@ impl Portrait<'_> {
     fn key_backups(&mut self) -> Result<(), ExportError> {
         let View { state, events, .. } = self.view.clone();
         let user_id = self.view.user_id();
-        let of_user = state.backups.get(user_id).map(|backups| {
+        let of_user = state.key_backups.get(user_id).map(|backups| {
             let backups = backups.read();
             let current = backups.current();
             let all = backups.all().map(|(version, backup)| {
@@ -518,11 +518,12 @@ impl Portrait<'_> {
     fn timeline(&mut self, room: &Room, name: &str) -> Result<u64, ExportError> {
         let page_size = usize::try_from(limits::PAGE_EVENTS).unwrap_or(usize::MAX);
         let mut lines = self.folder.lines(name)?;
-        let (mut from, mut count, all) = (Place::After(Offset::ZERO), 0, EventFilter::default());
-        let to = Place::After(self.view.at());
+        let (mut from, mut count, all) =
+            (TimelinePosition::After(Offset::ZERO), 0, EventFilter::default());
+        let to = TimelinePosition::After(self.view.at());
         loop {
             // Events that were fetched for gaps are included.
-            let wanted = Wanted { from, to, backward: false, stops: false };
+            let wanted = HistoryRange { from, to, backward: false, stops: false };
             let page = self.view.past(room, wanted, page_size, &all)?;
             count += page.events.len() as u64;
             for event in self.forms(room, &page.events)? {

@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{HistoryError, look::grouped, progress::Progress, query::Counts};
+use super::{HistoryError, progress::Progress, query::Counts, terminal::grouped};
 use crate::{
     proof::{self, Witness},
     socket::SocketError,

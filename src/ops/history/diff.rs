@@ -61,12 +61,12 @@ pub struct Change {
 
 /// A fact before bodies of events are read: those are read only for facts that differ.
 #[derive(Clone, Debug, PartialEq)]
-enum Held {
+enum FactValue {
     Is(Value),
     Event(Offset),
 }
 
-type Facts = BTreeMap<String, Held>;
+type Facts = BTreeMap<String, FactValue>;
 
 /// Sums up what happened in `scope` between two moments, given in either order.
 pub fn diff(source: &Source, scope: &Scope, a: Moment, b: Moment) -> Result<Diff, HistoryError> {
@@ -210,7 +210,7 @@ impl History<'_> {
     }
 
     fn facts_of_server(&self, facts: &mut Facts) {
-        let mut is = |what: String, value: Value| facts.insert(what, Held::Is(value));
+        let mut is = |what: String, value: Value| facts.insert(what, FactValue::Is(value));
         let state = self.state();
         for user_id in state.accounts.user_ids() {
             let Some(account) = state.accounts.get(&user_id) else { continue };
@@ -261,25 +261,28 @@ impl History<'_> {
                 Ok(user_id) if short == "member" => {
                     let membership = room.membership(&user_id, self.end());
                     let membership = membership.map(|(_, membership)| membership.as_str());
-                    facts.insert(format!("member {state_key}"), Held::Is(json!(membership)));
+                    facts.insert(format!("member {state_key}"), FactValue::Is(json!(membership)));
                 }
                 _ => {
                     let what = format!("{short} {state_key}").trim_end().to_owned();
-                    facts.insert(what, Held::Event(offset));
+                    facts.insert(what, FactValue::Event(offset));
                 }
             }
         }
         let counts = room.counts(self.end());
-        facts.insert("joined members".to_owned(), Held::Is(json!(counts.joined)));
-        facts.insert("in the directory".to_owned(), Held::Is(json!(room.was_public(self.end()))));
+        facts.insert("joined members".to_owned(), FactValue::Is(json!(counts.joined)));
+        facts.insert(
+            "in the directory".to_owned(),
+            FactValue::Is(json!(room.was_public(self.end()))),
+        );
         for alias in self.aliases_of(room) {
-            facts.insert(format!("alias {}", alias.alias), Held::Is(json!(alias.creator)));
+            facts.insert(format!("alias {}", alias.alias), FactValue::Is(json!(alias.creator)));
         }
     }
 
     fn facts_of_user(&self, user_id: &UserId, facts: &mut Facts) {
         let Ok(user) = self.user(user_id) else { return };
-        let mut is = |what: String, value: Value| facts.insert(what, Held::Is(value));
+        let mut is = |what: String, value: Value| facts.insert(what, FactValue::Is(value));
         let set_with = |offset: Offset| json!(format!("set with record {offset}"));
         is("account".to_owned(), user.kind.clone());
         for (what, on) in [
@@ -325,14 +328,14 @@ impl History<'_> {
         let held = differ.iter().flat_map(|(_, before, after)| [*before, *after]);
         let offsets: Vec<_> = held
             .filter_map(|held| match held {
-                Some(Held::Event(offset)) => Some(*offset),
+                Some(FactValue::Event(offset)) => Some(*offset),
                 _ => None,
             })
             .collect();
         let loaded = self.load(&offsets)?;
-        let value = |held: Option<&Held>| match held? {
-            Held::Is(value) => Some(value.clone()),
-            Held::Event(offset) => {
+        let value = |held: Option<&FactValue>| match held? {
+            FactValue::Is(value) => Some(value.clone()),
+            FactValue::Event(offset) => {
                 let event = loaded.get(offset)?.event.as_ref();
                 event.map_or_else(|| Some(json!("(erased)")), |event| event.content_as().ok())
             }

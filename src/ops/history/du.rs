@@ -22,7 +22,7 @@ pub struct Usage {
     /// All records together.
     pub log: Share,
     /// The files of the data directory, by purpose, with their size on disk.
-    pub disk: Vec<Part>,
+    pub disk: Vec<NamedSize>,
     /// Records by kind, the largest first.
     pub kinds: Vec<Share>,
     /// Records by room, the largest first; only the largest are listed.
@@ -34,7 +34,7 @@ pub struct Usage {
     pub days: Vec<Share>,
     /// The projections, the largest first: the size of each in a snapshot, which is less than in
     /// memory.
-    pub projections: Vec<Part>,
+    pub projections: Vec<NamedSize>,
 }
 
 /// Some of the records.
@@ -64,7 +64,7 @@ pub struct UserShare {
 
 /// A named size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Part {
+pub struct NamedSize {
     pub name: String,
     pub bytes: u64,
 }
@@ -115,8 +115,10 @@ pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
     let mut days: Vec<_> = days.0.into_values().collect();
     days.sort_by(|a, b| a.name.cmp(&b.name));
     let state = history.state();
-    let part =
-        |section: &Section| Part { name: section.name.to_owned(), bytes: section.bytes(state) };
+    let part = |section: &Section| NamedSize {
+        name: section.name.to_owned(),
+        bytes: section.bytes(state),
+    };
     let mut projections: Vec<_> = SECTIONS.iter().map(part).collect();
     projections.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     Ok(Usage {
@@ -153,7 +155,7 @@ impl Shares {
 }
 
 /// The size on disk of each directory in a data directory. A missing one has no size.
-fn on_disk(data_dir: &Path) -> Vec<Part> {
+fn on_disk(data_dir: &Path) -> Vec<NamedSize> {
     let sizes = Directories::of(data_dir).sizes().into_iter();
-    sizes.map(|(part, bytes)| Part { name: part.name().to_owned(), bytes }).collect()
+    sizes.map(|(part, bytes)| NamedSize { name: part.name().to_owned(), bytes }).collect()
 }

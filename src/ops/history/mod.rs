@@ -17,10 +17,10 @@ use logcabin_state::ApplyError;
 
 pub mod audit;
 pub mod check;
+pub mod describe;
 pub mod diff;
 pub mod du;
-mod held;
-pub mod look;
+mod key_holder;
 pub mod moment;
 pub mod nearby;
 pub mod progress;
@@ -31,17 +31,17 @@ pub mod rows;
 mod run;
 pub mod select;
 pub mod step;
+pub mod terminal;
 mod unread;
 pub mod why;
-pub mod words;
 
 pub use crate::source::{Source, SourceError};
 pub use check::Report;
-pub use look::Look;
 pub use moment::Moment;
 pub use query::History;
 pub use render::report as render_report;
-pub use run::{Only, Output, Question, What, run};
+pub use run::{Output, Question, TailFilter, Target, run};
+pub use terminal::Layout;
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]

@@ -13,11 +13,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    HistoryError,
-    look::grouped,
+    HistoryError, describe,
     moment::{Moment, Time, last_until},
     progress::Progress,
-    words,
+    terminal::grouped,
 };
 use crate::source::Source;
 use logcabin_base::{clock::Clock, traces::trace_of};
@@ -324,7 +323,7 @@ impl<'a> History<'a> {
             .and_then(|target| room.membership(&target, offset.prev()))
             .map(|(_, membership)| membership);
         // If two events of the room share the 64-bit hash of their ids, no record is named.
-        let about = words::about(&event).and_then(|event_id| {
+        let about = describe::about(&event).and_then(|event_id| {
             let mut candidates = self.state.events.candidates(&event_id);
             candidates.retain(|offset| room.has_event(*offset));
             candidates.pop().filter(|_| candidates.is_empty())
@@ -332,7 +331,7 @@ impl<'a> History<'a> {
         let text = match redacted_by {
             // Redacted content is not shown here. `show` displays what the log still holds.
             Some(by) => format!("(redacted by record {by})"),
-            None => words::of_event(&event, words::Context { before, about }),
+            None => describe::of_event(&event, describe::Context { before, about }),
         };
         let content = event.content_as().ok().filter(|_| redacted_by.is_none());
         EventRow {
@@ -366,7 +365,7 @@ impl<'a> History<'a> {
             let rooms = self.state.memberships.of(&user_id, at);
             let joined = rooms.iter().filter(|room| room.membership == Membership::Join).count();
             wanted.extend([account.registered, account.changed]);
-            let display_name = account.profile_field("displayname").map(words::plain);
+            let display_name = account.profile_field("displayname").map(describe::plain);
             rows.push((
                 account.registered,
                 account.changed,
@@ -481,7 +480,7 @@ fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, Hi
         let mut redaction = None;
         let wanted: Vec<_> = because.into_iter().collect();
         source.fetch(&wanted, |record| {
-            let words = words::of_record(&record);
+            let words = describe::of_record(&record);
             let how = (&*record.header.kind != RoomEvent::KIND.name).then_some(words.text);
             redaction = Some(((words.who, how), Time(record.header.time_ms)));
             Ok::<_, HistoryError>(())
@@ -689,7 +688,7 @@ impl RecordView {
     /// The view of `record`, with its secrets masked.
     pub fn of(record: &Record) -> Self {
         let header = &record.header;
-        let words = words::of_record(record);
+        let words = describe::of_record(record);
         let hex = |hash: [u8; 32]| blake3::Hash::from_bytes(hash).to_hex().to_string();
         Self {
             offset: header.offset,

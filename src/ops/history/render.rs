@@ -10,14 +10,14 @@ use super::{
     audit::Audit,
     check::{Outcome, Report},
     diff::Diff,
-    du::{Part, Share, Usage},
-    look::{
-        BLUE, BOLD, CYAN, DIM, GREEN, Look, MAGENTA, PLAIN, RED, Set, Table, YELLOW, bytes, clean,
-        cut, grouped, pad, width,
-    },
+    du::{NamedSize, Share, Usage},
     query::{ErasureView, EventRow, RecordView, RoomRow, Stats, UserRow},
     rows::{AliasRow, DeviceRow, MediaRow, MemberRow, PusherRow, TokenRow, UserView},
     step::Step,
+    terminal::{
+        BLUE, BOLD, CYAN, ColumnLayout, DIM, GREEN, Layout, MAGENTA, PLAIN, RED, Table, YELLOW,
+        bytes, clean, cut, grouped, pad, width,
+    },
 };
 use logcabin_record::{
     Offset,
@@ -79,7 +79,7 @@ fn to_second(time: Option<&String>) -> String {
 }
 
 /// A separator whenever the date changes.
-fn day_line(day: &str, last: &mut String, look: &Look) -> String {
+fn day_line(day: &str, last: &mut String, look: &Layout) -> String {
     if day == last {
         return String::new();
     }
@@ -99,7 +99,7 @@ fn short(id: &str) -> &str {
     id.split_once(':').map_or(id, |(local, _)| local)
 }
 
-pub(super) fn record_in_line(record: &RecordView, look: &Look, last_day: &mut String) -> String {
+pub(super) fn record_in_line(record: &RecordView, look: &Layout, last_day: &mut String) -> String {
     let (day, clock) = split(&record.time);
     let mut line = day_line(day, last_day, look);
     let room = record.room.as_deref().map(short).unwrap_or_default();
@@ -119,7 +119,7 @@ pub(super) fn record_in_line(record: &RecordView, look: &Look, last_day: &mut St
 }
 
 /// All details of one record.
-pub(super) fn record_in_full(record: &RecordView, look: &Look) -> String {
+pub(super) fn record_in_full(record: &RecordView, look: &Layout) -> String {
     let mut out = heading(look, &format!("record {}", record.offset), None);
     let flags = [
         (record.must_not_rewind, "survives a restore"),
@@ -185,7 +185,7 @@ fn erasure_in_words(erasure: &ErasureView) -> String {
 }
 
 /// JSON, indented and coloured.
-fn json(value: &Value, look: &Look, depth: usize, out: &mut String) {
+fn json(value: &Value, look: &Layout, depth: usize, out: &mut String) {
     let indent = "  ".repeat(depth);
     match value {
         Value::Object(members) if !members.is_empty() => {
@@ -216,13 +216,13 @@ fn json(value: &Value, look: &Look, depth: usize, out: &mut String) {
 }
 
 /// The subject of an answer.
-pub(super) fn heading(look: &Look, what: &str, at: Option<Offset>) -> String {
+pub(super) fn heading(look: &Layout, what: &str, at: Option<Offset>) -> String {
     let at = at.map_or_else(String::new, |at| look.paint(DIM, &format!("  as of record {at}")));
     format!("{}{at}\n", look.paint(BOLD, &clean(what)))
 }
 
 /// The records that made a value what it is.
-pub(super) fn why(steps: &[Step], look: &Look) -> String {
+pub(super) fn why(steps: &[Step], look: &Layout) -> String {
     if steps.is_empty() {
         return look.paint(DIM, "No record has ever set this.") + "\n";
     }
@@ -268,27 +268,27 @@ pub(super) fn why(steps: &[Step], look: &Look) -> String {
     out
 }
 
-pub(super) fn nothing_to_follow(look: &Look) -> String {
+pub(super) fn nothing_to_follow(look: &Layout) -> String {
     look.paint(DIM, "── the server is stopped: there is nothing to follow") + "\n"
 }
 
-pub(super) fn server_stopped(look: &Look) -> String {
+pub(super) fn server_stopped(look: &Layout) -> String {
     look.paint(DIM, "── the server has stopped") + "\n"
 }
 
-pub(super) fn rooms(rooms: &[RoomRow], look: &Look) -> String {
+pub(super) fn rooms(rooms: &[RoomRow], look: &Layout) -> String {
     if rooms.is_empty() {
         return look.paint(DIM, "There are no rooms yet.") + "\n";
     }
     let mut table = Table::new(&[
-        ("ROOM", Set::Left),
-        ("ALIAS", Set::Flexible),
-        ("NAME", Set::Flexible),
-        ("V", Set::Optional),
-        ("JOINED", Set::Right),
-        ("EVENTS", Set::Right),
-        ("LAST EVENT", Set::Optional),
-        ("", Set::Optional),
+        ("ROOM", ColumnLayout::Left),
+        ("ALIAS", ColumnLayout::Flexible),
+        ("NAME", ColumnLayout::Flexible),
+        ("V", ColumnLayout::Optional),
+        ("JOINED", ColumnLayout::Right),
+        ("EVENTS", ColumnLayout::Right),
+        ("LAST EVENT", ColumnLayout::Optional),
+        ("", ColumnLayout::Optional),
     ]);
     for room in rooms {
         let invited = if room.invited > 0 { format!("+{} ", room.invited) } else { String::new() };
@@ -307,7 +307,7 @@ pub(super) fn rooms(rooms: &[RoomRow], look: &Look) -> String {
 }
 
 /// One event of a timeline.
-pub(super) fn event(event: &EventRow, look: &Look, last_day: &mut String) -> String {
+pub(super) fn event(event: &EventRow, look: &Layout, last_day: &mut String) -> String {
     let (day, clock) = split(&event.time);
     let mut line = day_line(day, last_day, look);
     let clock = clock.get(..8).unwrap_or(clock);
@@ -331,17 +331,17 @@ fn content(event: &EventRow) -> String {
     }
 }
 
-pub(super) fn state(events: &[EventRow], look: &Look) -> String {
+pub(super) fn state(events: &[EventRow], look: &Layout) -> String {
     if events.is_empty() {
         return look.paint(DIM, "The room has no state at that moment.") + "\n";
     }
     let mut table = Table::new(&[
-        ("TYPE", Set::Left),
-        ("KEY", Set::Flexible),
-        ("RECORD", Set::Right),
-        ("SINCE", Set::Optional),
-        ("BY", Set::Optional),
-        ("CONTENT", Set::Flexible),
+        ("TYPE", ColumnLayout::Left),
+        ("KEY", ColumnLayout::Flexible),
+        ("RECORD", ColumnLayout::Right),
+        ("SINCE", ColumnLayout::Optional),
+        ("BY", ColumnLayout::Optional),
+        ("CONTENT", ColumnLayout::Flexible),
     ]);
     for event in events {
         table.row([
@@ -357,11 +357,11 @@ pub(super) fn state(events: &[EventRow], look: &Look) -> String {
 }
 
 /// How a moment was reached.
-pub(super) fn way(look: &Look, way: &str) -> String {
+pub(super) fn way(look: &Layout, way: &str) -> String {
     look.paint(DIM, way) + "\n"
 }
 
-pub(super) fn diff(diff: &Diff, look: &Look) -> String {
+pub(super) fn diff(diff: &Diff, look: &Layout) -> String {
     let mut out = heading(look, diff.of.as_deref().unwrap_or("the server"), None);
     let time = |time: &Option<String>| {
         time.as_ref().map_or_else(String::new, |_| format!(" ({})", to_second(time.as_ref())))
@@ -406,9 +406,9 @@ pub(super) fn diff(diff: &Diff, look: &Look) -> String {
         let mut kinds = diff.kinds.clone();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.records));
         let mut table = Table::new(&[
-            ("KIND", Set::Flexible),
-            ("RECORDS", Set::Right),
-            ("PAYLOADS", Set::Right),
+            ("KIND", ColumnLayout::Flexible),
+            ("RECORDS", ColumnLayout::Right),
+            ("PAYLOADS", ColumnLayout::Right),
         ]);
         for kind in &kinds {
             let records = grouped(kind.records);
@@ -422,8 +422,8 @@ pub(super) fn diff(diff: &Diff, look: &Look) -> String {
 /// A table, or a replacement for an empty one.
 fn table<T, const N: usize>(
     rows: &[T],
-    look: &Look,
-    columns: &[(&'static str, Set)],
+    look: &Layout,
+    columns: &[(&'static str, ColumnLayout)],
     none: &str,
     cells: impl Fn(&T) -> [(String, Style); N],
 ) -> String {
@@ -435,14 +435,14 @@ fn table<T, const N: usize>(
     table.render(look)
 }
 
-pub(super) fn members(members: &[MemberRow], look: &Look) -> String {
+pub(super) fn members(members: &[MemberRow], look: &Layout) -> String {
     let columns = [
-        ("USER", Set::Flexible),
-        ("NAME", Set::Flexible),
-        ("MEMBERSHIP", Set::Left),
-        ("BY", Set::Optional),
-        ("SINCE", Set::Optional),
-        ("RECORD", Set::Right),
+        ("USER", ColumnLayout::Flexible),
+        ("NAME", ColumnLayout::Flexible),
+        ("MEMBERSHIP", ColumnLayout::Left),
+        ("BY", ColumnLayout::Optional),
+        ("SINCE", ColumnLayout::Optional),
+        ("RECORD", ColumnLayout::Right),
     ];
     table(members, look, &columns, "Nobody has ever been in the room.", |member| {
         let style = if member.membership == "join" { GREEN } else { PLAIN };
@@ -457,14 +457,14 @@ pub(super) fn members(members: &[MemberRow], look: &Look) -> String {
     })
 }
 
-pub(super) fn devices(devices: &[DeviceRow], look: &Look) -> String {
+pub(super) fn devices(devices: &[DeviceRow], look: &Layout) -> String {
     let columns = [
-        ("USER", Set::Flexible),
-        ("DEVICE", Set::Flexible),
-        ("NAME", Set::Flexible),
-        ("LOGGED IN", Set::Left),
-        ("SEEN", Set::Optional),
-        ("", Set::Optional),
+        ("USER", ColumnLayout::Flexible),
+        ("DEVICE", ColumnLayout::Flexible),
+        ("NAME", ColumnLayout::Flexible),
+        ("LOGGED IN", ColumnLayout::Left),
+        ("SEEN", ColumnLayout::Optional),
+        ("", ColumnLayout::Optional),
     ];
     table(devices, look, &columns, "No device is logged in.", |device| {
         [
@@ -478,8 +478,12 @@ pub(super) fn devices(devices: &[DeviceRow], look: &Look) -> String {
     })
 }
 
-pub(super) fn aliases(aliases: &[AliasRow], look: &Look) -> String {
-    let columns = [("ALIAS", Set::Flexible), ("ROOM", Set::Flexible), ("BY", Set::Optional)];
+pub(super) fn aliases(aliases: &[AliasRow], look: &Layout) -> String {
+    let columns = [
+        ("ALIAS", ColumnLayout::Flexible),
+        ("ROOM", ColumnLayout::Flexible),
+        ("BY", ColumnLayout::Optional),
+    ];
     table(aliases, look, &columns, "There are no aliases.", |alias| {
         [
             (alias.alias.clone(), BOLD),
@@ -489,14 +493,14 @@ pub(super) fn aliases(aliases: &[AliasRow], look: &Look) -> String {
     })
 }
 
-pub(super) fn pushers(pushers: &[PusherRow], look: &Look) -> String {
+pub(super) fn pushers(pushers: &[PusherRow], look: &Layout) -> String {
     let columns = [
-        ("USER", Set::Flexible),
-        ("APP", Set::Flexible),
-        ("KIND", Set::Left),
-        ("DEVICE", Set::Flexible),
-        ("SET", Set::Optional),
-        ("RECORD", Set::Right),
+        ("USER", ColumnLayout::Flexible),
+        ("APP", ColumnLayout::Flexible),
+        ("KIND", ColumnLayout::Left),
+        ("DEVICE", ColumnLayout::Flexible),
+        ("SET", ColumnLayout::Optional),
+        ("RECORD", ColumnLayout::Right),
     ];
     table(pushers, look, &columns, "There are no pushers.", |pusher| {
         [
@@ -510,13 +514,13 @@ pub(super) fn pushers(pushers: &[PusherRow], look: &Look) -> String {
     })
 }
 
-pub(super) fn media(files: &[MediaRow], look: &Look) -> String {
+pub(super) fn media(files: &[MediaRow], look: &Layout) -> String {
     let columns = [
-        ("FILE", Set::Flexible),
-        ("BY", Set::Flexible),
-        ("SIZE", Set::Right),
-        ("UPLOADED", Set::Optional),
-        ("RECORD", Set::Right),
+        ("FILE", ColumnLayout::Flexible),
+        ("BY", ColumnLayout::Flexible),
+        ("SIZE", ColumnLayout::Right),
+        ("UPLOADED", ColumnLayout::Optional),
+        ("RECORD", ColumnLayout::Right),
     ];
     table(files, look, &columns, "Nothing was uploaded.", |file| {
         [
@@ -529,13 +533,13 @@ pub(super) fn media(files: &[MediaRow], look: &Look) -> String {
     })
 }
 
-pub(super) fn registration_tokens(tokens: &[TokenRow], look: &Look) -> String {
+pub(super) fn registration_tokens(tokens: &[TokenRow], look: &Layout) -> String {
     let columns = [
-        ("TOKEN", Set::Left),
-        ("LABEL", Set::Flexible),
-        ("USES", Set::Right),
-        ("OF", Set::Right),
-        ("EXPIRES", Set::Optional),
+        ("TOKEN", ColumnLayout::Left),
+        ("LABEL", ColumnLayout::Flexible),
+        ("USES", ColumnLayout::Right),
+        ("OF", ColumnLayout::Right),
+        ("EXPIRES", ColumnLayout::Optional),
     ];
     table(tokens, look, &columns, "There are no registration tokens.", |token| {
         [
@@ -549,25 +553,25 @@ pub(super) fn registration_tokens(tokens: &[TokenRow], look: &Look) -> String {
 }
 
 /// All details of an account.
-pub(super) fn user(user: &UserView, look: &Look) -> String {
+pub(super) fn user(user: &UserView, look: &Layout) -> String {
     let mut out = heading(look, &user.user_id, None);
     json(&serde_json::to_value(user).unwrap_or_default(), look, 1, &mut out);
     out.push('\n');
     out
 }
 
-pub(super) fn users(users: &[UserRow], look: &Look) -> String {
+pub(super) fn users(users: &[UserRow], look: &Layout) -> String {
     if users.is_empty() {
         return look.paint(DIM, "Nobody has registered yet.") + "\n";
     }
     let mut table = Table::new(&[
-        ("USER", Set::Flexible),
-        ("NAME", Set::Flexible),
-        ("ROOMS", Set::Right),
-        ("DEVICES", Set::Flexible),
-        ("REGISTERED", Set::Optional),
-        ("CHANGED", Set::Optional),
-        ("", Set::Left),
+        ("USER", ColumnLayout::Flexible),
+        ("NAME", ColumnLayout::Flexible),
+        ("ROOMS", ColumnLayout::Right),
+        ("DEVICES", ColumnLayout::Flexible),
+        ("REGISTERED", ColumnLayout::Optional),
+        ("CHANGED", ColumnLayout::Optional),
+        ("", ColumnLayout::Left),
     ]);
     for user in users {
         table.row([
@@ -583,7 +587,7 @@ pub(super) fn users(users: &[UserRow], look: &Look) -> String {
     table.render(look)
 }
 
-pub(super) fn stats(stats: &Stats, look: &Look) -> String {
+pub(super) fn stats(stats: &Stats, look: &Layout) -> String {
     let mut out = String::new();
     let counts = &stats.counts;
     let mut row = |name: &str, text: String| {
@@ -610,10 +614,10 @@ pub(super) fn stats(stats: &Stats, look: &Look) -> String {
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.records));
     let most = kinds.first().map_or(1, |kind| kind.records.max(1));
     let mut table = Table::new(&[
-        ("KIND", Set::Left),
-        ("RECORDS", Set::Right),
-        ("PAYLOADS", Set::Right),
-        ("", Set::Flexible),
+        ("KIND", ColumnLayout::Left),
+        ("RECORDS", ColumnLayout::Right),
+        ("PAYLOADS", ColumnLayout::Right),
+        ("", ColumnLayout::Flexible),
     ]);
     for kind in &kinds {
         let style = kind_style(&kind.kind);
@@ -629,10 +633,10 @@ pub(super) fn stats(stats: &Stats, look: &Look) -> String {
     if !stats.busiest.is_empty() {
         out.push('\n');
         let mut table = Table::new(&[
-            ("BUSIEST ROOMS", Set::Left),
-            ("NAME", Set::Flexible),
-            ("EVENTS", Set::Right),
-            ("JOINED", Set::Right),
+            ("BUSIEST ROOMS", ColumnLayout::Left),
+            ("NAME", ColumnLayout::Flexible),
+            ("EVENTS", ColumnLayout::Right),
+            ("JOINED", ColumnLayout::Right),
         ]);
         for room in &stats.busiest {
             let name = room.name.as_ref().or(room.alias.as_ref());
@@ -649,25 +653,25 @@ pub(super) fn stats(stats: &Stats, look: &Look) -> String {
 }
 
 /// Storage use.
-pub(super) fn usage(usage: &Usage, look: &Look) -> String {
+pub(super) fn usage(usage: &Usage, look: &Layout) -> String {
     let total = format!("{} in {}", bytes(usage.log.bytes), count(usage.log.records, "record"),);
     let mut out = heading(look, &total, None);
     let mut section = |text: String| {
         out.push('\n');
         out.push_str(&text);
     };
-    let parts = |title: &'static str, parts: &[Part]| {
-        let columns = [(title, Set::Left), ("BYTES", Set::Right)];
+    let parts = |title: &'static str, parts: &[NamedSize]| {
+        let columns = [(title, ColumnLayout::Left), ("BYTES", ColumnLayout::Right)];
         table(parts, look, &columns, "", |part| {
             [(part.name.clone(), BOLD), (bytes(part.bytes), PLAIN)]
         })
     };
     let shares = |title: &'static str, shares: &[Share]| {
         let columns = [
-            (title, Set::Flexible),
-            ("RECORDS", Set::Right),
-            ("BYTES", Set::Right),
-            ("ERASED", Set::Right),
+            (title, ColumnLayout::Flexible),
+            ("RECORDS", ColumnLayout::Right),
+            ("BYTES", ColumnLayout::Right),
+            ("ERASED", ColumnLayout::Right),
         ];
         table(shares, look, &columns, "", |share| {
             let erased = if share.erased == 0 { String::new() } else { bytes(share.erased) };
@@ -687,11 +691,11 @@ pub(super) fn usage(usage: &Usage, look: &Look) -> String {
         section(shares("ROOM", &usage.rooms));
     }
     let columns = [
-        ("USER", Set::Flexible),
-        ("RECORDS", Set::Right),
-        ("BYTES", Set::Right),
-        ("FILES", Set::Right),
-        ("THEIR BYTES", Set::Right),
+        ("USER", ColumnLayout::Flexible),
+        ("RECORDS", ColumnLayout::Right),
+        ("BYTES", ColumnLayout::Right),
+        ("FILES", ColumnLayout::Right),
+        ("THEIR BYTES", ColumnLayout::Right),
     ];
     if !usage.users.is_empty() {
         section(table(&usage.users, look, &columns, "", |user| {
@@ -710,7 +714,7 @@ pub(super) fn usage(usage: &Usage, look: &Look) -> String {
 }
 
 /// A report for people.
-pub fn report(report: &Report, look: &Look) -> String {
+pub fn report(report: &Report, look: &Layout) -> String {
     let mut out = heading(look, &report.place, None);
     for check in &report.checks {
         let (mark, style) = match check.outcome {
@@ -736,7 +740,7 @@ pub fn report(report: &Report, look: &Look) -> String {
     out
 }
 
-pub(super) fn audit(audit: &Audit, look: &Look) -> String {
+pub(super) fn audit(audit: &Audit, look: &Layout) -> String {
     let mut out = heading(look, audit.user_id.as_str(), None);
     for wrong in &audit.wrong {
         let since =

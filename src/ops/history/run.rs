@@ -6,7 +6,7 @@ use ruma::OwnedRoomId;
 use serde::Serialize;
 
 use super::{
-    HistoryError, Look,
+    HistoryError, Layout,
     audit::{AuditOptions, audit},
     check,
     diff::{Scope, diff},
@@ -32,14 +32,14 @@ pub enum Question {
         last: Option<usize>,
         /// Whether to continue with new ones.
         follow: bool,
-        only: Box<Only>,
+        only: Box<TailFilter>,
     },
     /// One record.
     Show(Offset),
     /// The log as of a moment.
     AsOf {
         /// The subject.
-        what: What,
+        what: Target,
         /// The moment; none for now.
         at: Option<Moment>,
     },
@@ -67,7 +67,7 @@ pub enum Question {
 
 /// Which records of a tail are wanted.
 #[derive(Clone, Debug, Default)]
-pub struct Only {
+pub struct TailFilter {
     /// Those of a room: id, alias, name, or a prefix of an id or alias.
     pub room: Option<String>,
     /// Those by or about a user: the user id, or its part before the colon.
@@ -76,7 +76,7 @@ pub struct Only {
     pub kinds: Kinds,
 }
 
-impl Only {
+impl TailFilter {
     fn selection(&self, source: &Source) -> Result<Selection, HistoryError> {
         let kinds = self.kinds.clone();
         let full_id = |name: &String| OwnedRoomId::try_from(name.as_str()).ok();
@@ -96,7 +96,7 @@ impl Only {
 
 /// The subjects of questions about a moment.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum Target {
     /// All rooms.
     Rooms,
     /// A room's events.
@@ -146,14 +146,14 @@ pub enum What {
 
 /// Where an answer is written, and in which form.
 ///
-/// For programs, an answer is JSON: a list (`tail`, `why`, and [`What`] except `User` and `Stats`)
+/// For programs, an answer is JSON: a list (`tail`, `why`, and [`Target`] except `User` and `Stats`)
 /// is one object on each line, everything else one object on one line. The members are those of
 /// [`RecordView`], [`Step`](super::step::Step), [`Diff`](super::diff::Diff),
 /// [`Usage`](super::du::Usage), [`Report`](check::Report), [`Audit`](super::audit::Audit), of the
 /// rows in [`query`] and those in [`rows`](super::rows).
 pub struct Output<'a> {
     writer: &'a mut dyn Write,
-    look: Option<Look>,
+    look: Option<Layout>,
 }
 
 impl fmt::Debug for Output<'_> {
@@ -163,7 +163,7 @@ impl fmt::Debug for Output<'_> {
 }
 
 impl<'a> Output<'a> {
-    pub fn for_people(writer: &'a mut dyn Write, look: Look) -> Self {
+    pub fn for_people(writer: &'a mut dyn Write, look: Layout) -> Self {
         Self { writer, look: Some(look) }
     }
 
@@ -175,7 +175,7 @@ impl<'a> Output<'a> {
     fn put<T: Serialize>(
         &mut self,
         item: &T,
-        text: impl FnOnce(&T, &Look) -> String,
+        text: impl FnOnce(&T, &Layout) -> String,
     ) -> Result<(), HistoryError> {
         match &self.look {
             Some(look) => self.writer.write_all(text(item, look).as_bytes())?,
@@ -191,7 +191,7 @@ impl<'a> Output<'a> {
     fn put_all<T: Serialize>(
         &mut self,
         items: &[T],
-        text: impl FnOnce(&[T], &Look) -> String,
+        text: impl FnOnce(&[T], &Layout) -> String,
     ) -> Result<(), HistoryError> {
         match &self.look {
             Some(look) => Ok(self.writer.write_all(text(items, look).as_bytes())?),
@@ -200,7 +200,7 @@ impl<'a> Output<'a> {
     }
 
     /// Writes what only people need.
-    fn remark(&mut self, text: impl FnOnce(&Look) -> String) -> Result<(), HistoryError> {
+    fn remark(&mut self, text: impl FnOnce(&Layout) -> String) -> Result<(), HistoryError> {
         match &self.look {
             Some(look) => Ok(self.writer.write_all(text(look).as_bytes())?),
             None => Ok(()),
@@ -246,13 +246,13 @@ pub fn run(
 
 fn as_of(
     source: &Source,
-    what: &What,
+    what: &Target,
     at: Option<Moment>,
     out: &mut Output<'_>,
 ) -> Result<(), HistoryError> {
     match what {
-        What::Reports => return reports(source, at, out),
-        What::Stats => return out.put(&query::stats(source, at)?, render::stats),
+        Target::Reports => return reports(source, at, out),
+        Target::Stats => return out.put(&query::stats(source, at)?, render::stats),
         _ => {}
     }
     let history = History::open(source, at)?;
@@ -262,8 +262,8 @@ fn as_of(
     let room = |name: &String| history.room(name);
     let user = |name: &Option<String>| name.as_ref().map(|name| history.user_id(name)).transpose();
     match what {
-        What::Rooms => out.put_all(&history.rooms()?, render::rooms),
-        What::Room { room: name, last } => {
+        Target::Rooms => out.put_all(&history.rooms()?, render::rooms),
+        Target::Room { room: name, last } => {
             let room = room(name)?;
             out.remark(|look| render::heading(look, room.id.as_str(), None))?;
             let mut day = String::new();
@@ -271,35 +271,37 @@ fn as_of(
                 out.put(&row, |row, look| render::event(row, look, &mut day))
             })
         }
-        What::State { room: name } => {
+        Target::State { room: name } => {
             let room = room(name)?;
             out.remark(|look| render::heading(look, room.id.as_str(), Some(history.end())))?;
             out.put_all(&history.room_state(&room, history.end())?, render::state)
         }
-        What::Members { room: name } => {
+        Target::Members { room: name } => {
             let room = room(name)?;
             out.remark(|look| render::heading(look, room.id.as_str(), Some(history.end())))?;
             out.put_all(&history.members(&room)?, render::members)
         }
-        What::Users => out.put_all(&history.users()?, render::users),
-        What::User { user: name } => out.put(&history.user(&history.user_id(name)?)?, render::user),
-        What::Devices { user: name } => {
+        Target::Users => out.put_all(&history.users()?, render::users),
+        Target::User { user: name } => {
+            out.put(&history.user(&history.user_id(name)?)?, render::user)
+        }
+        Target::Devices { user: name } => {
             out.put_all(&history.devices(user(name)?.as_deref()), render::devices)
         }
-        What::Aliases { room: name } => {
+        Target::Aliases { room: name } => {
             let room = name.as_ref().map(room).transpose()?;
             out.put_all(&history.aliases(room.as_deref()), render::aliases)
         }
-        What::Pushers { user: name } => {
+        Target::Pushers { user: name } => {
             out.put_all(&history.pushers(user(name)?.as_deref()), render::pushers)
         }
-        What::Media { user: name } => {
+        Target::Media { user: name } => {
             out.put_all(&history.media(user(name)?.as_deref()), render::media)
         }
-        What::RegistrationTokens => {
+        Target::RegistrationTokens => {
             out.put_all(&history.registration_tokens(), render::registration_tokens)
         }
-        What::Reports | What::Stats => Ok(()),
+        Target::Reports | Target::Stats => Ok(()),
     }
 }
 
@@ -324,7 +326,7 @@ fn tail(
     source: &Source,
     last: Option<usize>,
     follow: bool,
-    only: &Only,
+    only: &TailFilter,
     out: &mut Output<'_>,
 ) -> Result<(), HistoryError> {
     let selection = only.selection(source)?;

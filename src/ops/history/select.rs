@@ -14,19 +14,19 @@ pub struct Selection {
     /// directory.
     pub room: Option<OwnedRoomId>,
     /// Those that this user caused or that concern the user.
-    pub user: Option<OfUser>,
+    pub user: Option<UserStreams>,
     /// Those of these kinds.
     pub kinds: Kinds,
 }
 
 /// A user, with the streams that are about nobody else.
 #[derive(Clone, Debug)]
-pub struct OfUser {
+pub struct UserStreams {
     user_id: OwnedUserId,
     streams: [Stream; 3],
 }
 
-impl From<OwnedUserId> for OfUser {
+impl From<OwnedUserId> for UserStreams {
     fn from(user_id: OwnedUserId) -> Self {
         let streams =
             [Stream::user(&user_id), Stream::presence(&user_id), Stream::delayed(&user_id)];
@@ -82,11 +82,11 @@ impl Selection {
     }
 }
 
-impl OfUser {
+impl UserStreams {
     fn concerns(&self, record: &Record) -> bool {
         /// What an event says of users, whatever else is left of it.
         #[derive(Deserialize)]
-        struct Of<'a> {
+        struct EventUsers<'a> {
             #[serde(borrow)]
             sender: std::borrow::Cow<'a, str>,
             #[serde(borrow)]
@@ -97,7 +97,7 @@ impl OfUser {
             return true;
         }
         let Ok(Some(Command::RoomEvent(event))) = record.command() else { return false };
-        serde_json::from_str::<Of<'_>>(event.pdu.get())
+        serde_json::from_str::<EventUsers<'_>>(event.pdu.get())
             .is_ok_and(|of| of.sender == user || of.state_key.as_deref() == Some(user))
     }
 }

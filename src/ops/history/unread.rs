@@ -6,7 +6,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use ruma::{UserId, events::StateEventType};
 use serde_json::{Value, json};
 
-use super::{History, HistoryError, SourceError, audit::Bodies, moment::Time, step::Step, words};
+use super::{
+    History, HistoryError, SourceError, audit::Bodies, describe, moment::Time, step::Step,
+};
 use logcabin_base::limits;
 use logcabin_log::{Log, ReadError};
 use logcabin_read::{
@@ -38,7 +40,7 @@ pub(super) fn unread(
     let judge = Judge { state: history.state(), events: &events, user_id, room };
     let mut steps = Vec::new();
     if let Some(record) = last_message(&*log, judge, at).map_err(read)? {
-        let said = words::of_record(&record).text;
+        let said = describe::of_record(&record).text;
         let text = format!("reads up to here in this conversation by writing: {said}");
         steps.push(step(&record, text, None));
     }
@@ -55,7 +57,7 @@ pub(super) fn unread(
             Thread::Main => String::new(),
             Thread::Root(root) => format!(" in the thread of record {root}"),
         };
-        let said = words::of_record(&record).text;
+        let said = describe::of_record(&record).text;
         let text = format!("{how}{place} by the rule `{rule}`: {said}");
         steps.push(step(&record, text, Some(before)));
     }
@@ -70,7 +72,7 @@ fn step(record: &Record, text: String, before: Option<u64>) -> Step {
         offset: record.offset(),
         time: Time(record.header.time_ms).to_string(),
         kind: record.header.kind.to_string(),
-        who: words::of_record(record).who,
+        who: describe::of_record(record).who,
         text,
         user: origin.user.to_string(),
         device: origin.device.to_string(),

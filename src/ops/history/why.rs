@@ -10,14 +10,13 @@ use std::{fmt, str::FromStr};
 use ruma::UserId;
 use serde_json::{Value, json};
 
-use self::grants::{Grants, Whose};
+use self::grants::{GrantOwner, Grants};
 use super::{
-    History, HistoryError,
+    History, HistoryError, describe,
     moment::{Moment, Time},
     resolution::explain_steps,
     step::Step,
     unread::unread,
-    words,
 };
 use crate::source::Source;
 use logcabin_record::{
@@ -243,7 +242,7 @@ pub fn why(
 }
 
 /// A command that can change a value of this topic ([`Topic`]).
-trait About<T> {
+trait Affects<T> {
     /// What it does to the value that the chain is about; `None` if it is about another one.
     /// `shown` is its payload without secrets.
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer;
@@ -340,7 +339,7 @@ impl<'a> Chain<'a> {
             return Ok(());
         };
         let change = if_about!(&command, topic, body, Of => {
-            About::<Of>::change(body, self, &shown)?
+            Affects::<Of>::change(body, self, &shown)?
         });
         let Some(change) = change.flatten() else { return Ok(()) };
         let disputed = self.disputed(&command);
@@ -353,7 +352,7 @@ impl<'a> Chain<'a> {
         if is_power && after == self.value && disputed.is_none() {
             return Ok(());
         }
-        let words = words::of_record(record);
+        let words = describe::of_record(record);
         let origin = &record.header.origin;
         let before = std::mem::replace(&mut self.value, after.clone());
         self.steps.push(Step {
@@ -418,10 +417,10 @@ impl<'a> Chain<'a> {
         self.value.clone().unwrap_or_else(|| json!({}))
     }
 
-    fn grants(&mut self) -> (&mut Grants, Whose<'_>) {
+    fn grants(&mut self) -> (&mut Grants, GrantOwner<'_>) {
         let whose = match self.subject {
-            Subject::Client(_) => Whose::Client(&self.place),
-            _ => Whose::User(&self.user),
+            Subject::Client(_) => GrantOwner::Client(&self.place),
+            _ => GrantOwner::User(&self.user),
         };
         (&mut self.grants, whose)
     }

@@ -29,8 +29,8 @@ use logcabin_record::{
     merkle::{self, Hash},
 };
 use logcabin_state::{
-    Tree,
-    tree::{BLOCK, Covered},
+    MerkleTree,
+    merkle_tree::{BLOCK, CheckpointRange},
 };
 
 /// A proof, for a program to verify. Hashes and headers are in lower-case hexadecimal.
@@ -68,7 +68,7 @@ pub enum Proof {
 /// What to prove.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Asked {
+pub enum ProofRequest {
     /// That a record is in the log.
     Inclusion {
         /// The record.
@@ -141,7 +141,7 @@ pub enum ProofError {
 /// Computes proofs from a log and its tree.
 #[derive(Debug)]
 pub struct Prover<'a> {
-    tree: &'a Tree,
+    tree: &'a MerkleTree,
     log: &'a dyn Log,
     server: &'a ServerIdentity,
     /// The leaves that were read last, starting at this index.
@@ -150,7 +150,7 @@ pub struct Prover<'a> {
 
 impl<'a> Prover<'a> {
     /// A prover for `log` and its tree.
-    pub fn new(tree: &'a Tree, log: &'a dyn Log, server: &'a ServerIdentity) -> Self {
+    pub fn new(tree: &'a MerkleTree, log: &'a dyn Log, server: &'a ServerIdentity) -> Self {
         Self { tree, log, server, leaves: (0, Vec::new()) }
     }
 
@@ -202,7 +202,7 @@ impl<'a> Prover<'a> {
     pub fn consistency(
         &mut self,
         first: LogCheckpoint,
-        second: Covered,
+        second: CheckpointRange,
     ) -> Result<Proof, ProofError> {
         check(&first, self.server).map_err(ProofError::Checkpoint)?;
         if first.upto > second.upto || first.upto == Offset::ZERO {
@@ -227,14 +227,14 @@ impl<'a> Prover<'a> {
     ///
     /// # Errors
     /// As for [`Prover::inclusion`] and [`Prover::consistency`].
-    pub fn answer(&mut self, asked: Asked) -> Result<Proof, ProofError> {
+    pub fn answer(&mut self, asked: ProofRequest) -> Result<Proof, ProofError> {
         let checkpoint = |at| self.tree.checkpoint(at).ok_or(ProofError::NoCheckpoint(at));
         match asked {
-            Asked::Inclusion { offset, payload } => {
+            ProofRequest::Inclusion { offset, payload } => {
                 let proof = self.inclusion(offset, payload)?;
                 proof.ok_or(ProofError::NoCheckpoint(self.tree.root().upto))
             }
-            Asked::Consistency { first, second } => {
+            ProofRequest::Consistency { first, second } => {
                 let second = checkpoint(second.unwrap_or(Offset::MAX))?;
                 let first = match first {
                     First::Said(said) => said,
@@ -246,7 +246,7 @@ impl<'a> Prover<'a> {
     }
 
     /// The content of a checkpoint.
-    pub fn statement(&self, covered: Covered) -> Result<LogCheckpoint, ProofError> {
+    pub fn statement(&self, covered: CheckpointRange) -> Result<LogCheckpoint, ProofError> {
         let offset = covered.record;
         let record = self.log.get(offset)?.ok_or(ReadError::Missing(offset))?;
         match record.command() {
@@ -296,12 +296,12 @@ impl<'a> Prover<'a> {
 pub(crate) async fn make(
     engine: &Arc<Engine>,
     origin: Origin,
-    asked: Asked,
+    asked: ProofRequest,
 ) -> Result<Proof, ProofError> {
     let needed = match &asked {
-        Asked::Inclusion { offset, .. } => *offset,
-        Asked::Consistency { first: First::Said(said), second: None } => said.upto,
-        Asked::Consistency { .. } => Offset::ZERO,
+        ProofRequest::Inclusion { offset, .. } => *offset,
+        ProofRequest::Consistency { first: First::Said(said), second: None } => said.upto,
+        ProofRequest::Consistency { .. } => Offset::ZERO,
     };
     let tree = &engine.state().tree;
     let end = engine.state().applied();
@@ -309,8 +309,9 @@ pub(crate) async fn make(
         return Err(ProofError::NoRecord { offset: needed, end });
     }
     // Without a second one, the present log is meant.
-    let of_now = matches!(asked, Asked::Consistency { second: None, .. });
-    let falls_short = |newest: Covered| newest.upto < needed || (of_now && newest.record < end);
+    let of_now = matches!(asked, ProofRequest::Consistency { second: None, .. });
+    let falls_short =
+        |newest: CheckpointRange| newest.upto < needed || (of_now && newest.record < end);
     if tree.checkpoint(Offset::MAX).is_none_or(falls_short) {
         checkpoint(engine, origin).await?;
     }

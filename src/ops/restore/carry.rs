@@ -1,7 +1,7 @@
 //! What a restore to an earlier moment carries over from the records after that moment.
 //!
 //! Each kind of command says what a restore does with it, in its row of `record::command`
-//! ([`Restore`]). Where the content of a command decides, the rules are here ([`Judge`]). There are
+//! ([`Restore`]). Where the content of a command decides, the rules are here ([`CarryOver`]). There are
 //! three principles.
 //!
 //! - **What others hold cannot be undone.** A one-time key that was handed out, a token, a
@@ -188,24 +188,24 @@ fn last(key: Key, command: impl Into<Command>) -> Carry {
 }
 
 /// A command whose content decides.
-trait Judge {
+trait CarryOver {
     /// What happens to it; `record` is its offset.
     fn judge(self, carrier: &Carrier<'_>, record: Offset) -> Carry;
 }
 
-impl Judge for LogErase {
+impl CarryOver for LogErase {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         Carry::Erase(carrier.before(self))
     }
 }
 
-impl Judge for UserRegister {
+impl CarryOver for UserRegister {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         if carrier.state.accounts.contains(&self.user_id) { Carry::Forget } else { over(self) }
     }
 }
 
-impl Judge for DeviceRename {
+impl CarryOver for DeviceRename {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         // An existing device gets its old name back; a new one has no other.
         let session = carrier.session(&self.user_id, &self.device_id);
@@ -214,7 +214,7 @@ impl Judge for DeviceRename {
     }
 }
 
-impl Judge for DeviceSeen {
+impl CarryOver for DeviceSeen {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         match carrier.session(&self.user_id, &self.device_id) {
             Some(_) => last(Key::Seen(self.user_id.clone(), self.device_id.clone()), self),
@@ -223,7 +223,7 @@ impl Judge for DeviceSeen {
     }
 }
 
-impl Judge for ProfileSet {
+impl CarryOver for ProfileSet {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         // As with a device's name.
         let account = carrier.state.accounts.get(&self.user_id);
@@ -232,27 +232,27 @@ impl Judge for ProfileSet {
     }
 }
 
-impl Judge for AccountDataSet {
+impl CarryOver for AccountDataSet {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         let has_user = || carrier.state.accounts.contains(&self.user_id);
         if is_secret_storage(&self) && has_user() { over(self) } else { Carry::Forget }
     }
 }
 
-impl Judge for ToDeviceSend {
+impl CarryOver for ToDeviceSend {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         self.transaction = self.transaction.and_then(|of| carrier.transaction(of));
         over(self)
     }
 }
 
-impl Judge for ToDeviceAck {
+impl CarryOver for ToDeviceAck {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         over(Self { up_to: carrier.reached(self.up_to), ..self })
     }
 }
 
-impl Judge for RoomEvent {
+impl CarryOver for RoomEvent {
     fn judge(self, carrier: &Carrier<'_>, record: Offset) -> Carry {
         carrier.redaction(record, &self).map_or(Carry::Forget, Carry::Redact)
     }
@@ -260,14 +260,14 @@ impl Judge for RoomEvent {
 
 // Deleted events and rooms stay deleted.
 
-impl Judge for RoomErase {
+impl CarryOver for RoomErase {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         self.events.retain(|event| *event <= carrier.cut);
         if self.events.is_empty() { Carry::Forget } else { over(self) }
     }
 }
 
-impl Judge for RoomPurge {
+impl CarryOver for RoomPurge {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         if carrier.state.rooms.get(&self.room_id).is_none() {
             return Carry::Forget;
@@ -280,7 +280,7 @@ impl Judge for RoomPurge {
     }
 }
 
-impl Judge for RoomShutdown {
+impl CarryOver for RoomShutdown {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         // Everyone leaves again.
         if carrier.state.rooms.get(&self.room_id).is_none() {
@@ -291,7 +291,7 @@ impl Judge for RoomShutdown {
     }
 }
 
-impl Judge for RoomReceipt {
+impl CarryOver for RoomReceipt {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         let Self { room_id, receipts } = &mut self;
         receipts
@@ -302,13 +302,13 @@ impl Judge for RoomReceipt {
 
 // An event that was sent is sent again when the server starts, but not a cancelled one.
 
-impl Judge for DelayedRestart {
+impl CarryOver for DelayedRestart {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         if carrier.is_scheduled(&self.delay_id) { over(self) } else { Carry::Forget }
     }
 }
 
-impl Judge for DelayedFinish {
+impl CarryOver for DelayedFinish {
     fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         match self.outcome {
             DelayedOutcome::Cancel | DelayedOutcome::Error { .. }
@@ -321,7 +321,7 @@ impl Judge for DelayedFinish {
     }
 }
 
-impl Judge for DeliveryAdvance {
+impl CarryOver for DeliveryAdvance {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         self.done = self.done.min(carrier.cut);
         self.under_way = self.under_way.filter(|under_way| under_way.up_to <= carrier.cut);
@@ -329,7 +329,7 @@ impl Judge for DeliveryAdvance {
     }
 }
 
-impl Judge for PusherAdvance {
+impl CarryOver for PusherAdvance {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         self.done = self.done.min(carrier.cut);
         for (pusher, told) in &mut self.behind {
@@ -341,7 +341,7 @@ impl Judge for PusherAdvance {
     }
 }
 
-impl Judge for PusherMail {
+impl CarryOver for PusherMail {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         self.pusher = carrier.reached(self.pusher);
         self.up_to = self.up_to.min(carrier.cut);

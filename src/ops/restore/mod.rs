@@ -12,7 +12,7 @@
 //! ones, and lists all users' devices as changed.
 
 mod carry;
-mod place;
+mod install;
 mod undone;
 mod writing;
 
@@ -65,18 +65,18 @@ pub use writing::WriteError;
 
 /// The source of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum RestoreSource {
     /// The log in the data directory, which is kept under another name.
     InPlace,
     /// An archive, a directory of backups, or another data directory.
-    Place(PathBuf),
+    Path(PathBuf),
 }
 
 /// The parameters of a restore.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The source.
-    pub from: From,
+    pub from: RestoreSource,
     /// The moment to restore to; none for the end of the source.
     pub to: Option<Moment>,
     /// The target directory.
@@ -235,12 +235,12 @@ struct Origins {
 impl Origins {
     fn open(request: &Request) -> Result<Self, RestoreError> {
         let place = match &request.from {
-            From::InPlace => {
+            RestoreSource::InPlace => {
                 let source = Source::stopped(&request.data_dir)?;
                 let (complete, epochs) = (true, Epoch::default());
                 return Ok(Self { source, name: "log", complete, media: None, epochs });
             }
-            From::Place(place) => place,
+            RestoreSource::Path(place) => place,
         };
         let manifests = Manifest::list(place)?;
         if manifests.is_empty() {
@@ -351,21 +351,21 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
     let now_ms = clock.now_ms();
     let to = request.to.map(|to| to.from_now(now_ms));
     let data_dir = &request.data_dir;
-    let in_place = request.from == From::InPlace;
+    let in_place = request.from == RestoreSource::InPlace;
     // In place, the source holds the lock.
     let mut lock = None;
     if !in_place && !request.dry_run {
         lock = Some(store::lock_data_dir(data_dir)?);
-        place::tidy(data_dir)?;
-        place::must_be_empty(data_dir)?;
+        install::tidy(data_dir)?;
+        install::must_be_empty(data_dir)?;
     } else if in_place && !request.dry_run {
         let tidying = store::lock_data_dir(data_dir)?;
-        place::tidy(data_dir)?;
+        install::tidy(data_dir)?;
         drop(tidying);
     }
     let origins = Origins::open(request)?;
     let survey = Survey::of(&origins, to)?;
-    let aside = place::aside(data_dir);
+    let aside = install::aside(data_dir);
     let store = if request.dry_run {
         None
     } else {
@@ -373,9 +373,9 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
         disk::make_private_dir(&log).map_err(RestoreError::io(&log))?;
         Some(Store::open(&log, DEFAULT_CACHE_BYTES)?)
     };
-    let made = Making::make(request, &origins, &survey, store.as_ref(), now_ms)?;
+    let made = RebuiltLog::make(request, &origins, &survey, store.as_ref(), now_ms)?;
     drop(store);
-    let Making { state, mut restored, redactions, erasures, restored_at } = made;
+    let RebuiltLog { state, mut restored, redactions, erasures, restored_at } = made;
     let named: BTreeSet<_> = state.media.all().into_iter().map(|(_, stored)| stored.hash).collect();
     let named: Vec<_> = named.into_iter().collect();
     restored.torn_bytes = origins.source.torn()?.map(|torn| torn.bytes);
@@ -384,19 +384,19 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
         return Ok(restored);
     }
     restored.end = go_on(&aside, state, &redactions, erasures, restored_at, &mut restored).await?;
-    place::copy_files(origins.media.as_deref(), &named, data_dir, &mut restored)?;
+    install::copy_files(origins.media.as_deref(), &named, data_dir, &mut restored)?;
     // A source in the same directory holds its lock.
     drop(origins);
     let _lock = match lock {
         Some(lock) => lock,
         None => store::lock_data_dir(data_dir)?,
     };
-    place::take(request, in_place.then_some(survey.read), &mut restored)?;
+    install::take(request, in_place.then_some(survey.read), &mut restored)?;
     Ok(restored)
 }
 
 /// A new log that is being built.
-struct Making {
+struct RebuiltLog {
     state: State,
     restored: Restored,
     redactions: Vec<Redaction>,
@@ -405,7 +405,7 @@ struct Making {
     restored_at: Offset,
 }
 
-impl Making {
+impl RebuiltLog {
     fn make(
         request: &Request,
         origins: &Origins,

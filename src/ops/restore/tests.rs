@@ -12,9 +12,9 @@ use logcabin_log::{
 };
 use logcabin_record::codec;
 
-struct Place(tempfile::TempDir);
+struct TestDir(tempfile::TempDir);
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -53,7 +53,7 @@ impl Place {
 
     async fn restore(&self, data_dir: &Path) -> Result<Restored, RestoreError> {
         let request = Request {
-            from: From::Place(self.archive_dir()),
+            from: RestoreSource::Path(self.archive_dir()),
             to: None,
             data_dir: data_dir.to_owned(),
             archive_dir: Some(self.archive_dir()),
@@ -96,7 +96,7 @@ fn assert_restored(found: &[Record], expected: &[Record], restored: &Restored) {
 
 #[tokio::test]
 async fn a_log_is_restored_byte_for_byte() {
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     fill(&*log, 40).await;
     log.append(Batch { expect: vec![], records: vec![record("a", payload(1)); 3] }).await.unwrap();
@@ -126,7 +126,7 @@ async fn an_incomplete_batch_is_not_restored() {
     for segment_bytes in [DEFAULT_SEGMENT_BYTES, 1] {
         // Its last record is there in part, or not at all.
         for whole_entries in [false, true] {
-            let place = Place::new();
+            let place = TestDir::new();
             let log = place.log();
             log.append(batch("a", 2)).await.unwrap();
             log.append(batch("b", 3)).await.unwrap();
@@ -159,7 +159,7 @@ async fn an_incomplete_batch_is_not_restored() {
 #[tokio::test]
 async fn a_restore_erases_again_what_an_old_copy_still_holds() {
     const SECRET: &str = "the-eagle-has-landed";
-    let place = Place::new();
+    let place = TestDir::new();
     let log = place.log();
     log.append(one(event(SECRET))).await.unwrap();
     for number in 0..3 {

@@ -6,12 +6,12 @@ use http::{Method, StatusCode};
 use tokio::sync::Notify;
 
 use super::{
-    Questions, Service,
-    ask::Request,
-    interest::{Found, Interest},
+    QueryClient, Service,
+    interest::{Interest, ServiceContent},
+    query::Request,
     transaction::{self, Parcel},
 };
-use crate::delivery::{NotTaken, Receiver};
+use crate::delivery::{DeliveryFailure, Receiver};
 use logcabin_base::{limits, text::beginning};
 use logcabin_decide::to_device::Acknowledge;
 use logcabin_engine::Engine;
@@ -24,7 +24,7 @@ pub struct Transactions {
     service: Arc<Service>,
     interest: Interest,
     engine: Arc<Engine>,
-    questions: Arc<Questions>,
+    appservice_queries: Arc<QueryClient>,
     timeout: Duration,
     is_back: Arc<Notify>,
 }
@@ -34,7 +34,7 @@ impl Transactions {
     pub fn new(
         service: &Arc<Service>,
         engine: &Arc<Engine>,
-        questions: &Arc<Questions>,
+        appservice_queries: &Arc<QueryClient>,
         timeout: Duration,
     ) -> Self {
         Self {
@@ -42,15 +42,15 @@ impl Transactions {
             service: Arc::clone(service),
             interest: Interest::of(Arc::clone(service)),
             engine: Arc::clone(engine),
-            questions: Arc::clone(questions),
+            appservice_queries: Arc::clone(appservice_queries),
             timeout,
-            is_back: questions.is_back(service),
+            is_back: appservice_queries.is_back(service),
         }
     }
 }
 
 impl Receiver for Transactions {
-    type Found = Found;
+    type Content = ServiceContent;
     type Parcel = Parcel;
 
     const TRACED_AS: &'static str = "transaction";
@@ -59,15 +59,15 @@ impl Receiver for Transactions {
         &self.name
     }
 
-    fn read(&mut self, record: &Record, found: &mut Found) -> Result<bool, ReadError> {
+    fn read(&mut self, record: &Record, found: &mut ServiceContent) -> Result<bool, ReadError> {
         self.interest.read(&self.engine.state(), record, found)
     }
 
-    fn is_empty(found: &Found) -> bool {
+    fn is_empty(found: &ServiceContent) -> bool {
         found.is_empty()
     }
 
-    fn is_full(found: &Found) -> bool {
+    fn is_full(found: &ServiceContent) -> bool {
         found.is_full()
     }
 
@@ -75,12 +75,12 @@ impl Receiver for Transactions {
         self.interest.restart();
     }
 
-    fn pack(&self, found: Found, up_to: Offset) -> Result<Parcel, ReadError> {
+    fn pack(&self, found: ServiceContent, up_to: Offset) -> Result<Parcel, ReadError> {
         let now_ms = self.engine.clock().now_ms();
         transaction::pack(&self.engine.env(), &self.service, found, up_to, now_ms)
     }
 
-    async fn hand_over(&self, id: &str, parcel: &Parcel) -> Result<(), NotTaken> {
+    async fn hand_over(&self, id: &str, parcel: &Parcel) -> Result<(), DeliveryFailure> {
         let request = Request {
             method: Method::PUT,
             path: &["transactions", id],
@@ -88,15 +88,15 @@ impl Receiver for Transactions {
             body: parcel.body.clone(),
             timeout: self.timeout,
         };
-        let answer = self.questions.ask(&self.service, request).await;
-        let answer = answer.map_err(|error| NotTaken::Failed(error.to_string()))?;
+        let answer = self.appservice_queries.ask(&self.service, request).await;
+        let answer = answer.map_err(|error| DeliveryFailure::Failed(error.to_string()))?;
         if matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE) {
             let said = String::from_utf8_lossy(&answer.body);
             let said = beginning(&said, limits::SET_ASIDE_REASON_BYTES).to_owned();
-            return Err(NotTaken::Refused(answer.status.as_u16(), said));
+            return Err(DeliveryFailure::Refused(answer.status.as_u16(), said));
         }
         if !answer.status.is_success() {
-            return Err(NotTaken::Failed(format!("it answers {}", answer.status)));
+            return Err(DeliveryFailure::Failed(format!("it answers {}", answer.status)));
         }
         if self.service.encryption {
             self.acknowledge(parcel).await;

@@ -23,7 +23,7 @@ use logcabin_record::{
     Command, Offset, Record,
     command::{PresenceSet, Receipt, RoomEvent, ToDeviceSend},
 };
-use logcabin_state::{Membership, State, presence::Shown};
+use logcabin_state::{Membership, State, presence::UserPresence};
 
 /// What concerns a service, found record by record.
 #[derive(Debug)]
@@ -36,10 +36,10 @@ pub(crate) struct Interest {
 
 /// What was found.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ServiceContent {
     pub(super) events: Vec<EventRef>,
     /// Ephemeral events, in order.
-    pub(super) passing: Vec<Passing>,
+    pub(super) passing: Vec<Ephemeral>,
     pub(super) to_device: Vec<ToDevice>,
     /// Users whose devices changed.
     pub(super) devices_changed: Vec<OwnedUserId>,
@@ -53,7 +53,7 @@ pub struct Found {
 
 /// An ephemeral event.
 #[derive(Debug)]
-pub(crate) enum Passing {
+pub(crate) enum Ephemeral {
     /// An event as it is sent.
     Event(Box<RawValue>),
     /// The typing users of this room changed.
@@ -80,7 +80,7 @@ struct Message<'a> {
     to_device_id: &'a DeviceId,
 }
 
-impl Found {
+impl ServiceContent {
     fn len(&self) -> usize {
         self.events.len()
             + self.passing.len()
@@ -114,7 +114,7 @@ impl Interest {
         &mut self,
         state: &State,
         record: &Record,
-        found: &mut Found,
+        found: &mut ServiceContent,
     ) -> Result<bool, ReadError> {
         let (before, offset) = (found.len(), record.offset());
         let (passes, encrypts) = (self.service.ephemeral, self.service.encryption);
@@ -140,17 +140,17 @@ impl Interest {
             Some(Command::RoomTyping(body))
                 if body.since.is_none() && self.wants_room(state, &body.room_id, offset) =>
             {
-                let same = |passing: &Passing| match passing {
-                    Passing::Typing(room_id) => *room_id == body.room_id,
-                    Passing::Event(_) => false,
+                let same = |passing: &Ephemeral| match passing {
+                    Ephemeral::Typing(room_id) => *room_id == body.room_id,
+                    Ephemeral::Event(_) => false,
                 };
                 if !found.passing.iter().any(same) {
-                    found.passing.push(Passing::Typing(body.room_id));
+                    found.passing.push(Ephemeral::Typing(body.room_id));
                 }
             }
             Some(Command::PresenceSet(body)) if self.meets(state, &body.user_id, offset) => {
                 let event = presence(offset, body, record.header.time_ms);
-                found.passing.push(Passing::Event(event));
+                found.passing.push(Ephemeral::Event(event));
             }
             Some(Command::ToDeviceSend(body)) => self.to_device(offset, body, found),
             Some(Command::KeysUpload(body)) => {
@@ -192,7 +192,13 @@ impl Interest {
         Ok(is_more)
     }
 
-    fn event(&mut self, state: &State, offset: Offset, body: RoomEvent, found: &mut Found) {
+    fn event(
+        &mut self,
+        state: &State,
+        offset: Offset,
+        body: RoomEvent,
+        found: &mut ServiceContent,
+    ) {
         let Ok(event) = StoredEvent::new(offset, body) else { return };
         let target = match (&event.event_type, &event.state_key) {
             (TimelineEventType::RoomMember, Some(user_id)) => {
@@ -274,13 +280,19 @@ impl Interest {
         }
     }
 
-    fn devices(&mut self, state: &State, at: Offset, user_id: OwnedUserId, found: &mut Found) {
+    fn devices(
+        &mut self,
+        state: &State,
+        at: Offset,
+        user_id: OwnedUserId,
+        found: &mut ServiceContent,
+    ) {
         if self.meets(state, &user_id, at) && !found.devices_changed.contains(&user_id) {
             found.devices_changed.push(user_id);
         }
     }
 
-    fn to_device(&self, offset: Offset, body: ToDeviceSend, found: &mut Found) {
+    fn to_device(&self, offset: Offset, body: ToDeviceSend, found: &mut ServiceContent) {
         let own = |(user_id, _): &(OwnedUserId, _)| self.service.owns_user(user_id);
         for (user_id, devices) in body.messages.into_iter().filter(own) {
             for (device_id, content) in devices {
@@ -300,7 +312,7 @@ impl Interest {
     /// The `m.receipt` events for receipts that moved together: more than one if a user has both an
     /// unthreaded and a threaded receipt for the same event, because one such event cannot express
     /// that.
-    fn receipts(&self, room_id: &RoomId, receipts: &[Receipt]) -> Vec<Passing> {
+    fn receipts(&self, room_id: &RoomId, receipts: &[Receipt]) -> Vec<Ephemeral> {
         type Content = BTreeMap<String, Map<String, Value>>;
         let mut contents: Vec<Content> = Vec::new();
         for receipt in receipts {
@@ -331,7 +343,7 @@ impl Interest {
         }
         let event = |content: Content| {
             let event = json!({ "type": "m.receipt", "room_id": room_id, "content": content });
-            Passing::Event(to_raw(&event))
+            Ephemeral::Event(to_raw(&event))
         };
         contents.into_iter().map(event).collect()
     }
@@ -342,7 +354,7 @@ fn member(state: &State, room_id: &RoomId, user_id: &UserId, at: Offset) -> Opti
     room.membership(user_id, at).map(|(_, membership)| membership)
 }
 
-fn key_counts(found: &mut Found, user_id: OwnedUserId, device_id: OwnedDeviceId) {
+fn key_counts(found: &mut ServiceContent, user_id: OwnedUserId, device_id: OwnedDeviceId) {
     let device = (user_id, device_id);
     if !found.key_counts.contains(&device) {
         found.key_counts.push(device);
@@ -351,6 +363,6 @@ fn key_counts(found: &mut Found, user_id: OwnedUserId, device_id: OwnedDeviceId)
 
 fn presence(offset: Offset, body: PresenceSet, time_ms: u64) -> Box<RawValue> {
     let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = body;
-    let shown = Shown { offset, presence, status_msg, currently_active, last_active_ms };
+    let shown = UserPresence { offset, presence, status_msg, currently_active, last_active_ms };
     view::presence::event(&user_id, &shown, time_ms)
 }

@@ -7,9 +7,9 @@
 //! questions (a user, an alias, a ping) ─ ask → the service
 //! ```
 
-mod ask;
 mod deliver;
 mod interest;
+mod query;
 mod registration;
 mod transaction;
 
@@ -20,8 +20,8 @@ use reqwest::Url;
 use ruma::{OwnedUserId, RoomAliasId, RoomId, ServerName, UserId};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
-pub use ask::{Asked, Questions, Request};
 pub use deliver::Transactions;
+pub use query::{QueryClient, QueryResult, Request};
 use registration::RegistrationError;
 
 use logcabin_config::FilePath;

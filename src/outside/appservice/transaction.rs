@@ -8,7 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     Service,
-    interest::{Found, Passing},
+    interest::{Ephemeral, ServiceContent},
 };
 use logcabin_decide::Env;
 use logcabin_log::ReadError;
@@ -31,7 +31,7 @@ pub struct Parcel {
 pub(super) fn pack(
     env: &Env,
     service: &Service,
-    found: Found,
+    found: ServiceContent,
     up_to: Offset,
     now_ms: u64,
 ) -> Result<Parcel, ReadError> {
@@ -51,8 +51,8 @@ pub(super) fn pack(
     };
     if !found.passing.is_empty() {
         let passing = found.passing.into_iter().map(|passing| match passing {
-            Passing::Event(event) => event,
-            Passing::Typing(room_id) => {
+            Ephemeral::Event(event) => event,
+            Ephemeral::Typing(room_id) => {
                 let typing = env.state.rooms.get(&room_id).map(|room| room.typing().0);
                 let typing = typing.unwrap_or_default().into_iter();
                 let typing = typing.filter(|(_, until_ms)| *until_ms > now_ms);

@@ -129,7 +129,7 @@ impl Dialer {
     }
 
     /// A connection to the first of the target's addresses that accepts one.
-    pub(super) async fn connect(&self, target: &Target) -> Result<Line, Unreachable> {
+    pub(super) async fn connect(&self, target: &Target) -> Result<TlsConnection, Unreachable> {
         let mut last = Unreachable::Dns("it has no address".to_owned());
         for address in &target.addresses {
             let connecting = timeout(limits::OUTBOUND_CONNECT_TIMEOUT, TcpStream::connect(address));
@@ -148,7 +148,7 @@ impl Dialer {
             let _ = stream.set_nodelay(true);
             let shaking = self.tls.connect(target.certificate.clone(), stream);
             match timeout(limits::TLS_HANDSHAKE, shaking).await {
-                Ok(Ok(stream)) => return Ok(Line(TokioIo::new(stream))),
+                Ok(Ok(stream)) => return Ok(TlsConnection(TokioIo::new(stream))),
                 Ok(Err(error)) => last = Unreachable::Tls(error.to_string()),
                 Err(_) => last = Unreachable::Late,
             }
@@ -191,15 +191,15 @@ fn resolver(nameservers: &[SocketAddr]) -> Result<TokioResolver, String> {
 }
 
 /// A connection, for hyper.
-pub(super) struct Line(TokioIo<TlsStream<TcpStream>>);
+pub(super) struct TlsConnection(TokioIo<TlsStream<TcpStream>>);
 
-impl Connection for Line {
+impl Connection for TlsConnection {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl Read for Line {
+impl Read for TlsConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -209,7 +209,7 @@ impl Read for Line {
     }
 }
 
-impl Write for Line {
+impl Write for TlsConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

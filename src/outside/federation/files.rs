@@ -17,11 +17,11 @@ use thiserror::Error;
 use tokio::time;
 
 use super::{
-    Account, Peers, Question, Unreachable,
+    ChargedTo, FederationClient, FederationRequest, Unreachable,
     multipart::{Pieces, SecondPart, boundary},
     whole,
 };
-use crate::outbound::{Ask, Outbound, OutboundError};
+use crate::outbound::{Outbound, OutboundError, OutboundRequest};
 use logcabin_base::{limits, text::encoded};
 
 /// Why a file of another homeserver is not available.
@@ -44,7 +44,7 @@ pub enum NoFile {
 }
 
 /// A file that has begun to arrive.
-pub struct OnItsWay {
+pub struct RemoteDownload {
     /// Its type, according to the homeserver.
     pub content_type: Option<String>,
     /// Its name, according to the homeserver.
@@ -66,7 +66,7 @@ struct ErrorBody {
     errcode: String,
 }
 
-impl OnItsWay {
+impl RemoteDownload {
     fn new(headers: &HeaderMap, length: Option<u64>, content: Content) -> Self {
         let disposition = headers.get(CONTENT_DISPOSITION);
         let disposition =
@@ -103,7 +103,7 @@ impl OnItsWay {
     }
 }
 
-impl Peers {
+impl FederationClient {
     /// Asks `server` for a file of its own, and lets it wait for the upload for this long. The
     /// caller limits the time and the size. `outbound` follows a redirect to the file.
     pub async fn file(
@@ -112,13 +112,13 @@ impl Peers {
         server: &ServerName,
         media_id: &str,
         wait: Duration,
-    ) -> Result<OnItsWay, NoFile> {
+    ) -> Result<RemoteDownload, NoFile> {
         if *server == *self.own_name() || !self.permits(server) {
             return Err(Unreachable::Denied.into());
         }
         let (media_id, wait) = (encoded(media_id), wait.as_millis());
         let path = format!("/_matrix/federation/v1/media/download/{media_id}?timeout_ms={wait}");
-        let (head, body) = self.begin(server, Question::get(path)).await?.into_parts();
+        let (head, body) = self.begin(server, FederationRequest::get(path)).await?.into_parts();
         if head.status.is_success() {
             let boundary = boundary(&head.headers);
             let boundary =
@@ -128,7 +128,7 @@ impl Peers {
                 let location = location.to_str().unwrap_or_default();
                 return elsewhere(outbound, location).await;
             }
-            return Ok(OnItsWay::new(&headers, length(&head.headers), Content::Part(part)));
+            return Ok(RemoteDownload::new(&headers, length(&head.headers), Content::Part(part)));
         }
         match self.refusal(server, head.status, body).await {
             // Its version lacks this endpoint.
@@ -139,10 +139,11 @@ impl Peers {
             "/_matrix/media/v3/download/{}/{media_id}?allow_remote=false&timeout_ms={wait}",
             encoded(server.as_str())
         );
-        let (head, body) = self.begin(server, Question::get(path).unsigned()).await?.into_parts();
+        let (head, body) =
+            self.begin(server, FederationRequest::get(path).unsigned()).await?.into_parts();
         if head.status.is_success() {
             let (headers, content) = (&head.headers, Content::Whole(pieces(body)));
-            return Ok(OnItsWay::new(headers, length(headers), content));
+            return Ok(RemoteDownload::new(headers, length(headers), content));
         }
         if head.status.is_redirection() {
             let location = head.headers.get(LOCATION).and_then(|location| location.to_str().ok());
@@ -159,7 +160,7 @@ impl Peers {
         status: StatusCode,
         body: Incoming,
     ) -> (StatusCode, String) {
-        let account = Account::of_host(&self.bodies, server.as_str());
+        let account = ChargedTo::of_host(&self.bodies, server.as_str());
         let until = time::Instant::now() + limits::FEDERATION_TIMEOUT;
         let body = whole(body, account, limits::REMOTE_FILE_ERROR_BYTES, until).await;
         let refusal = serde_json::from_slice::<ErrorBody>(&body.unwrap_or_default());
@@ -168,21 +169,21 @@ impl Peers {
 }
 
 /// The file at an address that a homeserver redirects to.
-async fn elsewhere(outbound: &Outbound, location: &str) -> Result<OnItsWay, NoFile> {
+async fn elsewhere(outbound: &Outbound, location: &str) -> Result<RemoteDownload, NoFile> {
     let unexpected = || Unreachable::Unexpected("it names no HTTPS address".to_owned());
     let mut url = Url::parse(location).map_err(|_| unexpected())?;
     for _ in 0..=limits::REMOTE_FILE_REDIRECTS {
         if url.scheme() != "https" {
             return Err(unexpected().into());
         }
-        let response = outbound.begin(Ask::new(Method::GET, url.clone())).await?;
+        let response = outbound.begin(OutboundRequest::new(Method::GET, url.clone())).await?;
         let (status, headers) = (response.status(), response.headers());
         if status.is_success() {
             let (headers, length) = (headers.clone(), length(headers));
             let pieces = response.bytes_stream().map(|piece| {
                 piece.map_err(|error| Unreachable::Connection(error.without_url().to_string()))
             });
-            return Ok(OnItsWay::new(&headers, length, Content::Whole(Box::pin(pieces))));
+            return Ok(RemoteDownload::new(&headers, length, Content::Whole(Box::pin(pieces))));
         }
         let location = headers.get(LOCATION).filter(|_| status.is_redirection());
         let next = location.and_then(|location| url.join(location.to_str().ok()?).ok());

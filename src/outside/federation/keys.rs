@@ -24,7 +24,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{Peers, Question, Unreachable, XMatrix, x_matrix::NotSigned};
+use super::{FederationClient, FederationRequest, Unreachable, XMatrix, x_matrix::NotSigned};
 use logcabin_base::{background, clock::millis, limits, rate::Limiter};
 use logcabin_decide::federation::LearnKeys;
 use logcabin_engine::Engine;
@@ -32,7 +32,7 @@ use logcabin_record::{
     Command, Origin,
     command::{OldKey, PeerKeys},
 };
-use logcabin_state::peers::Peer;
+use logcabin_state::federation_keys::HomeserverKeys;
 
 /// Why a signature is not accepted.
 #[derive(Clone, Debug, Error)]
@@ -51,25 +51,25 @@ pub enum KeyError {
 
 /// The signing keys of a homeserver, by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KeySet {
     /// The current ones, in unpadded base64.
     keys: BTreeMap<String, String>,
     valid_until_ms: u64,
 }
 
-impl From<Peer> for Known {
-    fn from(Peer { keys, valid_until_ms, .. }: Peer) -> Self {
+impl From<HomeserverKeys> for KeySet {
+    fn from(HomeserverKeys { keys, valid_until_ms, .. }: HomeserverKeys) -> Self {
         Self { keys, valid_until_ms }
     }
 }
 
-impl From<&PeerKeys> for Known {
+impl From<&PeerKeys> for KeySet {
     fn from(PeerKeys { keys, valid_until_ms, .. }: &PeerKeys) -> Self {
         Self { keys: keys.clone(), valid_until_ms: *valid_until_ms }
     }
 }
 
-impl Known {
+impl KeySet {
     /// The key to verify a request with now.
     fn for_request(&self, key_id: &str, now_ms: u64) -> Option<&str> {
         (self.valid_until_ms > now_ms).then(|| self.keys.get(key_id).map(String::as_str))?
@@ -78,7 +78,7 @@ impl Known {
 
 /// What keys are fetched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Haste {
+pub enum Priority {
     /// One request or event.
     Urgent,
     /// The events of an answer. Requests for these do not delay urgent ones.
@@ -92,8 +92,8 @@ pub enum Haste {
 #[derive(Clone, Debug, Default)]
 pub struct EventKeys(Vec<(String, Base64, u64)>);
 
-impl From<Peer> for EventKeys {
-    fn from(Peer { keys, old, valid_until_ms, .. }: Peer) -> Self {
+impl From<HomeserverKeys> for EventKeys {
+    fn from(HomeserverKeys { keys, old, valid_until_ms, .. }: HomeserverKeys) -> Self {
         let mut all = Self::default();
         for (id, key) in keys {
             all.add(id, &key, valid_until_ms);
@@ -151,20 +151,20 @@ struct Attempt {
 
 /// A place in the queue to fetch the keys of one homeserver. Dropping it leaves the queue, even
 /// before its turn.
-struct Turn<'a> {
+struct FetchTurn<'a> {
     ring: &'a KeyRing,
     server: &'a ServerName,
     own: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> FetchTurn<'a> {
     fn of(ring: &'a KeyRing, server: &'a ServerName) -> Self {
         let own = Arc::clone(ring.turns.lock().entry(server.to_owned()).or_default());
         Self { ring, server, own }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FetchTurn<'_> {
     fn drop(&mut self) {
         let mut turns = self.ring.turns.lock();
         // This one, and the one in the map.
@@ -176,7 +176,7 @@ impl Drop for Turn<'_> {
 
 /// The keys of other homeservers.
 pub struct KeyRing {
-    peers: Arc<Peers>,
+    client: Arc<FederationClient>,
     engine: Arc<Engine>,
     notaries: Vec<OwnedServerName>,
     attempts: Cache<OwnedServerName, Attempt>,
@@ -200,9 +200,13 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    pub fn new(peers: Arc<Peers>, engine: Arc<Engine>, notaries: &[OwnedServerName]) -> Self {
+    pub fn new(
+        client: Arc<FederationClient>,
+        engine: Arc<Engine>,
+        notaries: &[OwnedServerName],
+    ) -> Self {
         Self {
-            peers,
+            client,
             engine,
             notaries: notaries.to_vec(),
             attempts: Cache::new(limits::DELEGATIONS),
@@ -230,11 +234,11 @@ impl KeyRing {
         let (origin, key_id) = (&signed.origin, &*signed.key_id);
         let no_key = || KeyError::NoKey(origin.clone(), key_id.to_owned());
         let now_ms = self.engine.clock().now_ms();
-        let known = self.engine.state().peers.get(origin).map(Known::from);
+        let known = self.engine.state().federation_keys.get(origin).map(KeySet::from);
         let known = match known {
             Some(known) if known.for_request(key_id, now_ms).is_some() => known,
             _ => {
-                self.fetch(origin, Haste::Urgent, |known| {
+                self.fetch(origin, Priority::Urgent, |known| {
                     known.for_request(key_id, now_ms).is_some()
                 })
                 .await?
@@ -242,7 +246,7 @@ impl KeyRing {
         };
         let key = known.for_request(key_id, now_ms).ok_or_else(no_key)?;
         let key = Base64::<Standard>::parse(key).map_err(|_| no_key())?;
-        let verify = || signed.verify(request, self.peers.own_name(), key.as_bytes());
+        let verify = || signed.verify(request, self.client.own_name(), key.as_bytes());
         if request.body().len() > limits::VERIFIED_AT_ONCE_BYTES {
             let _place = self.large.acquire().await;
             background::at_length(verify)?;
@@ -270,7 +274,7 @@ impl KeyRing {
         let (ring, server) = (Arc::clone(self), server.to_owned());
         tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = ring.fetch(&server, Haste::Ahead, |_| false).await {
+            if let Err(error) = ring.fetch(&server, Priority::Ahead, |_| false).await {
                 debug!(%server, %error, "keys of a homeserver are not renewed");
             }
         });
@@ -280,10 +284,10 @@ impl KeyRing {
     pub fn known_for_events(&self, server: &ServerName) -> EventKeys {
         let env = self.engine.env();
         if server != env.server.name {
-            return env.state.peers.get(server).map(EventKeys::from).unwrap_or_default();
+            return env.state.federation_keys.get(server).map(EventKeys::from).unwrap_or_default();
         }
         let mut keys = EventKeys::default();
-        for (id, old) in env.state.peers.retired_keys() {
+        for (id, old) in env.state.federation_keys.retired_keys() {
             keys.add(id, &old.key, old.expired_ms);
         }
         env.server.with_current(|pair| {
@@ -305,7 +309,7 @@ impl KeyRing {
         key_ids: &[String],
         ts_ms: u64,
     ) -> Result<BTreeMap<String, Base64>, KeyError> {
-        let keys = self.for_events(server, key_ids, ts_ms, Haste::Urgent).await?;
+        let keys = self.for_events(server, key_ids, ts_ms, Priority::Urgent).await?;
         let valid = keys.valid(key_ids, ts_ms);
         if valid.is_empty() {
             return Err(KeyError::NoKey(server.to_owned(), key_ids.join(", ")));
@@ -323,13 +327,13 @@ impl KeyRing {
         server: &ServerName,
         key_ids: &[String],
         ts_ms: u64,
-        haste: Haste,
+        haste: Priority,
     ) -> Result<EventKeys, KeyError> {
         let known = self.known_for_events(server);
-        if known.has_any(key_ids, ts_ms) || server == self.peers.own_name() {
+        if known.has_any(key_ids, ts_ms) || server == self.client.own_name() {
             return Ok(known);
         }
-        let suffices = |known: &Known| {
+        let suffices = |known: &KeySet| {
             ts_ms <= known.valid_until_ms && key_ids.iter().any(|id| known.keys.contains_key(id))
         };
         let fetched = self.fetch(server, haste, suffices).await?;
@@ -351,11 +355,11 @@ impl KeyRing {
         server: &ServerName,
         until_ms: u64,
     ) -> Result<CanonicalJsonObject, KeyError> {
-        let suffices = |known: &Known| known.valid_until_ms >= until_ms;
-        let known = self.engine.state().peers.get(server);
+        let suffices = |known: &KeySet| known.valid_until_ms >= until_ms;
+        let known = self.engine.state().federation_keys.get(server);
         let is_known = known.is_some();
         if !known.is_some_and(|peer| suffices(&peer.into())) {
-            let fetched = self.fetch(server, Haste::Urgent, suffices).await;
+            let fetched = self.fetch(server, Priority::Urgent, suffices).await;
             if let Err(error) = fetched
                 && !is_known
             {
@@ -363,7 +367,7 @@ impl KeyRing {
             }
         }
         let not_again = || KeyError::NotAgain(server.to_owned());
-        let peer = self.engine.state().peers.get(server).ok_or_else(not_again)?;
+        let peer = self.engine.state().federation_keys.get(server).ok_or_else(not_again)?;
         let record = self.engine.log().get(peer.record).ok().flatten();
         match record.and_then(|record| record.command().ok().flatten()) {
             Some(Command::PeerKeys(body)) => {
@@ -377,18 +381,18 @@ impl KeyRing {
     async fn fetch(
         &self,
         server: &ServerName,
-        haste: Haste,
-        suffices: impl Fn(&Known) -> bool,
-    ) -> Result<Known, KeyError> {
-        if !self.peers.permits(server) {
+        haste: Priority,
+        suffices: impl Fn(&KeySet) -> bool,
+    ) -> Result<KeySet, KeyError> {
+        if !self.client.permits(server) {
             return Err(KeyError::Unreachable(server.to_owned(), Unreachable::Denied));
         }
         // Before the turn: an urgent fetch does not wait for a place with others.
         let _place = match haste {
-            Haste::Urgent | Haste::Ahead => None,
-            Haste::InBulk => self.in_bulk.acquire().await.ok(),
+            Priority::Urgent | Priority::Ahead => None,
+            Priority::InBulk => self.in_bulk.acquire().await.ok(),
         };
-        let turn = Turn::of(self, server);
+        let turn = FetchTurn::of(self, server);
         let _turn = turn.own.lock().await;
         self.fetch_in_turn(server, haste, suffices).await
     }
@@ -396,10 +400,10 @@ impl KeyRing {
     async fn fetch_in_turn(
         &self,
         server: &ServerName,
-        haste: Haste,
-        suffices: impl Fn(&Known) -> bool,
-    ) -> Result<Known, KeyError> {
-        let known = self.engine.state().peers.get(server).map(Known::from);
+        haste: Priority,
+        suffices: impl Fn(&KeySet) -> bool,
+    ) -> Result<KeySet, KeyError> {
+        let known = self.engine.state().federation_keys.get(server).map(KeySet::from);
         if let Some(known) = known.clone().filter(&suffices) {
             return Ok(known);
         }
@@ -410,11 +414,13 @@ impl KeyRing {
         let has_failed = before.is_some_and(|attempt| !attempt.failed_for.is_zero());
         // Unknown names at which nobody answers may be arbitrarily many.
         let (places, limit) = match haste {
-            Haste::Urgent if known.is_none() => (Some(&self.first_fetches), limits::PEER_KEYS_TIME),
-            Haste::Urgent if has_failed => (Some(&self.later_fetches), limits::PEER_KEYS_TIME),
-            Haste::Urgent => (Some(&self.fetches), limits::PEER_KEYS_TIME),
-            Haste::InBulk => (None, limits::PEER_KEYS_IN_BULK.1),
-            Haste::Ahead => (None, limits::PEER_KEYS_TIME),
+            Priority::Urgent if known.is_none() => {
+                (Some(&self.first_fetches), limits::PEER_KEYS_TIME)
+            }
+            Priority::Urgent if has_failed => (Some(&self.later_fetches), limits::PEER_KEYS_TIME),
+            Priority::Urgent => (Some(&self.fetches), limits::PEER_KEYS_TIME),
+            Priority::InBulk => (None, limits::PEER_KEYS_IN_BULK.1),
+            Priority::Ahead => (None, limits::PEER_KEYS_TIME),
         };
         let (fetched, took) = {
             let _place = match places {
@@ -437,13 +443,13 @@ impl KeyRing {
             }
         };
         // A homeserver that is slow when fetched ahead is still asked when its keys are needed.
-        if haste != Haste::Ahead {
+        if haste != Priority::Ahead {
             let again = Instant::now() + failed_for.max(after_success);
             self.attempts.insert(server.to_owned(), Attempt { again, failed_for });
         }
         match fetched {
             Ok(learned) => {
-                let fresh = Known::from(&learned);
+                let fresh = KeySet::from(&learned);
                 self.record(learned, known.is_none()).await;
                 Ok(fresh)
             }
@@ -473,7 +479,7 @@ impl KeyRing {
             Err(error) => error,
         };
         for notary in &self.notaries {
-            if notary == server || notary == self.peers.own_name() {
+            if notary == server || notary == self.client.own_name() {
                 continue;
             }
             match Box::pin(self.vouched(notary, server, now_ms)).await {
@@ -490,9 +496,9 @@ impl KeyRing {
         server: &ServerName,
         now_ms: u64,
     ) -> Result<PeerKeys, Unreachable> {
-        let mut question = Question::get("/_matrix/key/v2/server").unsigned();
+        let mut question = FederationRequest::get("/_matrix/key/v2/server").unsigned();
         question.max_bytes = limits::PEER_KEYS_BYTES;
-        let object = self.peers.ask(server, question).await?.json()?;
+        let object = self.client.send(server, question).await?.json()?;
         verified(server, object, now_ms).map_err(Unreachable::Unexpected)
     }
 
@@ -508,9 +514,9 @@ impl KeyRing {
     ) -> HashMap<OwnedServerName, EventKeys> {
         let now_ms = self.engine.clock().now_ms();
         let until = tokio::time::Instant::now() + limits::NOTARY_TIME;
-        wanted.retain(|server, _| self.peers.permits(server));
+        wanted.retain(|server, _| self.client.permits(server));
         let mut all = HashMap::new();
-        for notary in self.notaries.iter().filter(|notary| **notary != *self.peers.own_name()) {
+        for notary in self.notaries.iter().filter(|notary| **notary != *self.client.own_name()) {
             let of_notary = timeout_at(until, Box::pin(self.of_notary(notary, now_ms))).await;
             let of_notary = &match of_notary.unwrap_or(Err(Unreachable::Late)) {
                 Ok(of_notary) => of_notary,
@@ -535,7 +541,7 @@ impl KeyRing {
                 all.insert(of.server_name.clone(), keys);
             }
             let records = stream::iter(learned).map(|of| async move {
-                let is_new = self.engine.state().peers.get(&of.server_name).is_none();
+                let is_new = self.engine.state().federation_keys.get(&of.server_name).is_none();
                 self.record(of, is_new).await;
             });
             records.buffer_unordered(limits::PEER_KEYS_FETCHES).collect::<Vec<()>>().await;
@@ -552,7 +558,7 @@ impl KeyRing {
     async fn vouched_for_many(
         &self,
         notary: &ServerName,
-        of_notary: &Known,
+        of_notary: &KeySet,
         servers: &[(OwnedServerName, BTreeMap<String, u64>)],
         now_ms: u64,
     ) -> Result<Vec<PeerKeys>, Unreachable> {
@@ -563,10 +569,10 @@ impl KeyRing {
         let asked: serde_json::Map<_, _> =
             servers.iter().map(|(server, keys)| (server.to_string(), of(keys).into())).collect();
         let body = json!({ "server_keys": asked });
-        let mut question = Question::post("/_matrix/key/v2/query", &body).unsigned();
+        let mut question = FederationRequest::post("/_matrix/key/v2/query", &body).unsigned();
         // Twice: a notary may give one document for each key.
         question.max_bytes = 2 * limits::NOTARY_SERVERS * limits::PEER_KEYS_BYTES;
-        let answered: Answered = match self.peers.ask(notary, question).await {
+        let answered: NotaryResponse = match self.client.send(notary, question).await {
             Ok(answer) => answer.json()?,
             Err(error) => {
                 debug!(%notary, %error, "a notary does not answer");
@@ -589,11 +595,11 @@ impl KeyRing {
     }
 
     /// The keys of a notary, from itself.
-    async fn of_notary(&self, notary: &ServerName, now_ms: u64) -> Result<Known, Unreachable> {
-        let known = self.engine.state().peers.get(notary).map(Known::from);
+    async fn of_notary(&self, notary: &ServerName, now_ms: u64) -> Result<KeySet, Unreachable> {
+        let known = self.engine.state().federation_keys.get(notary).map(KeySet::from);
         match known.filter(|known| known.valid_until_ms > now_ms) {
             Some(known) => Ok(known),
-            None => Ok(Known::from(&self.published_by_itself(notary, now_ms).await?)),
+            None => Ok(KeySet::from(&self.published_by_itself(notary, now_ms).await?)),
         }
     }
 
@@ -606,8 +612,8 @@ impl KeyRing {
     ) -> Result<PeerKeys, Unreachable> {
         let of_notary = self.of_notary(notary, now_ms).await?;
         let body = json!({ "server_keys": { server: {} } });
-        let question = Question::post("/_matrix/key/v2/query", &body).unsigned();
-        let answered: Answered = self.peers.ask(notary, question).await?.json()?;
+        let question = FederationRequest::post("/_matrix/key/v2/query", &body).unsigned();
+        let answered: NotaryResponse = self.client.send(notary, question).await?.json()?;
         let mut last = "it knows no such homeserver".to_owned();
         for object in answered.server_keys {
             let vouched = has_signature(&object, notary, &of_notary.keys);
@@ -622,7 +628,7 @@ impl KeyRing {
 
 /// The answer of a notary.
 #[derive(Deserialize)]
-struct Answered {
+struct NotaryResponse {
     server_keys: Vec<CanonicalJsonObject>,
 }
 
@@ -777,7 +783,7 @@ mod tests {
 
     #[test]
     fn a_key_signs_requests_while_it_is_valid() {
-        let known = Known::from(Peer {
+        let known = KeySet::from(HomeserverKeys {
             record: Offset::new(1),
             keys: BTreeMap::from([("ed25519:a".to_owned(), "k".to_owned())]),
             old: BTreeMap::from([(

@@ -33,17 +33,17 @@ use ruma::{OwnedServerName, ServerName};
 use thiserror::Error;
 use tokio::time::{self, timeout, timeout_at};
 
-pub use files::{NoFile, OnItsWay};
-pub use keys::{EventKeys, Haste, KeyError, KeyRing};
+pub use files::{NoFile, RemoteDownload};
+pub use keys::{EventKeys, KeyError, KeyRing, Priority};
 use names::Names;
 pub use policy::PolicyServers;
 pub use refused::Refused;
 pub use sender::Sender;
 pub use x_matrix::XMatrix;
 
-use crate::federation::connect::{Dialer, Line};
+use crate::federation::connect::{Dialer, TlsConnection};
 use logcabin_base::{
-    bodies::{self, Bodies, Body, Payer, Strides, Urgency},
+    bodies::{self, ArrivalDeadline, Body, BodyBudget, Principal, Urgency},
     limits,
 };
 use logcabin_config as config;
@@ -91,7 +91,7 @@ pub enum Unreachable {
 
 /// A request to another homeserver.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct FederationRequest {
     pub(crate) method: Method,
     /// The path, with the query.
     pub(crate) path: String,
@@ -109,7 +109,7 @@ pub struct Question {
     pub(crate) urgency: Urgency,
 }
 
-impl Question {
+impl FederationRequest {
     /// A request without a body.
     pub fn get(path: impl Into<String>) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl Question {
     }
 
     /// The same if the answer may be as large as the state of a room. It is kept as it is, and its
-    /// events are parts of it: see [`Answer::parts`].
+    /// events are parts of it: see [`FederationResponse::parts`].
     #[must_use]
     pub fn of_state(mut self, urgency: Urgency) -> Self {
         self.max_bytes = limits::FEDERATION_STATE_BYTES;
@@ -155,13 +155,13 @@ impl Question {
 
 /// The answer of another homeserver, whatever its status.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct FederationResponse {
     pub status: StatusCode,
     /// The whole body.
     pub body: Bytes,
 }
 
-impl Answer {
+impl FederationResponse {
     /// The body as JSON, if the request succeeded.
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Unreachable> {
         self.parts()
@@ -178,20 +178,20 @@ impl Answer {
 }
 
 /// Requests to other homeservers.
-pub struct Peers {
+pub struct FederationClient {
     config: config::Federation,
     own: Arc<ServerKeys>,
     names: Arc<Names>,
     /// Memory for answers on their way.
-    bodies: Arc<Bodies>,
+    bodies: Arc<BodyBudget>,
     client: Client<Connector, Full<Bytes>>,
 }
 
-impl Peers {
+impl FederationClient {
     pub fn new(
         config: &config::Federation,
         own: Arc<ServerKeys>,
-        bodies: &Arc<Bodies>,
+        bodies: &Arc<BodyBudget>,
     ) -> Result<Self, String> {
         let names = Arc::new(Names::new(Dialer::new(config)?, bodies));
         let (most, idle) = limits::FEDERATION_IDLE;
@@ -218,11 +218,11 @@ impl Peers {
     ///
     /// # Errors
     /// When there is no answer in time, or it is too large.
-    pub async fn ask(
+    pub async fn send(
         &self,
         server: &ServerName,
-        question: Question,
-    ) -> Result<Answer, Unreachable> {
+        question: FederationRequest,
+    ) -> Result<FederationResponse, Unreachable> {
         if server == self.own.name {
             return Err(Unreachable::Own);
         }
@@ -237,19 +237,22 @@ impl Peers {
     async fn exchange(
         &self,
         server: &ServerName,
-        question: Question,
-    ) -> Result<Answer, Unreachable> {
+        question: FederationRequest,
+    ) -> Result<FederationResponse, Unreachable> {
         let (max_bytes, until) = (question.max_bytes, time::Instant::now() + question.timeout);
         let account = self.account(server, &question);
         let (head, incoming) = self.begin(server, question).await?.into_parts();
-        Ok(Answer { status: head.status, body: whole(incoming, account, max_bytes, until).await? })
+        Ok(FederationResponse {
+            status: head.status,
+            body: whole(incoming, account, max_bytes, until).await?,
+        })
     }
 
     /// The account that an answer is charged to.
-    fn account(&self, server: &ServerName, question: &Question) -> Account<'_> {
+    fn account(&self, server: &ServerName, question: &FederationRequest) -> ChargedTo<'_> {
         let asked = server.as_str().into();
         let (weight, urgency) = (question.weight, question.urgency.clone());
-        Account { bodies: &self.bodies, asked, weight, urgency }
+        ChargedTo { bodies: &self.bodies, asked, weight, urgency }
     }
 
     /// Sends a request to another homeserver, if the configuration allows it. The answer has begun
@@ -257,9 +260,9 @@ impl Peers {
     async fn begin(
         &self,
         server: &ServerName,
-        question: Question,
+        question: FederationRequest,
     ) -> Result<Response<Incoming>, Unreachable> {
-        let Question { method, path, body, signed, .. } = question;
+        let FederationRequest { method, path, body, signed, .. } = question;
         let unexpected = |error: &dyn std::fmt::Display| Unreachable::Unexpected(error.to_string());
         let uri: Uri = format!("https://{server}{path}").parse().map_err(|_| Unreachable::Name)?;
         let host = self.names.host(server).await;
@@ -289,22 +292,22 @@ impl Peers {
 }
 
 /// The account that an answer is charged to.
-struct Account<'a> {
-    bodies: &'a Arc<Bodies>,
+struct ChargedTo<'a> {
+    bodies: &'a Arc<BodyBudget>,
     asked: Box<str>,
     weight: u64,
     urgency: Urgency,
 }
 
-impl<'a> Account<'a> {
+impl<'a> ChargedTo<'a> {
     /// That of a host, for a short answer.
-    fn of_host(bodies: &'a Arc<Bodies>, host: &str) -> Self {
+    fn of_host(bodies: &'a Arc<BodyBudget>, host: &str) -> Self {
         let (weight, urgency) = (limits::BODY_WEIGHT, Urgency::Caused);
         Self { bodies, asked: host.into(), weight, urgency }
     }
 
     fn begin(self) -> Body {
-        self.bodies.begin(Payer::Asked(self.asked), self.weight).urgent(self.urgency)
+        self.bodies.begin(Principal::Asked(self.asked), self.weight).urgent(self.urgency)
     }
 }
 
@@ -312,7 +315,7 @@ impl<'a> Account<'a> {
 /// the account as long as a part of it is kept.
 async fn whole(
     mut incoming: Incoming,
-    account: Account<'_>,
+    account: ChargedTo<'_>,
     max_bytes: usize,
     until: time::Instant,
 ) -> Result<Bytes, Unreachable> {
@@ -323,7 +326,7 @@ async fn whole(
     }
     let expected = usize::try_from(expected.exact().unwrap_or(0)).unwrap_or(0);
     let mut held = account.begin();
-    let (mut body, mut strides) = (Vec::new(), Strides::begin());
+    let (mut body, mut strides) = (Vec::new(), ArrivalDeadline::begin());
     let mut dropped = std::pin::pin!(held.watch());
     loop {
         let pace = if held.has_turn() { limits::LARGE_ANSWER_PACE } else { limits::ANSWER_PACE };
@@ -378,9 +381,9 @@ fn failed(error: hyper_util::client::legacy::Error) -> Unreachable {
 struct Connector(Arc<Names>);
 
 impl tower_service::Service<Uri> for Connector {
-    type Response = Line;
+    type Response = TlsConnection;
     type Error = Unreachable;
-    type Future = Pin<Box<dyn Future<Output = Result<Line, Unreachable>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<TlsConnection, Unreachable>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Unreachable>> {
         Poll::Ready(Ok(()))

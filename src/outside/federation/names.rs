@@ -24,11 +24,11 @@ use tokio::time::{self, timeout};
 use tracing::debug;
 
 use super::{
-    Account, Unreachable,
+    ChargedTo, Unreachable,
     connect::{Dialer, Target, unbracketed},
     whole,
 };
-use logcabin_base::{bodies::Bodies, limits};
+use logcabin_base::{bodies::BodyBudget, limits};
 
 /// The default port of homeservers.
 const PORT: u16 = 8448;
@@ -39,7 +39,7 @@ pub(super) struct Names {
     /// The port that serves `/.well-known`.
     https: u16,
     delegations: Cache<OwnedServerName, Delegation>,
-    bodies: Arc<Bodies>,
+    bodies: Arc<BodyBudget>,
 }
 
 /// The delegation in `/.well-known/matrix/server` of a host.
@@ -54,14 +54,14 @@ struct Delegation {
 
 /// The target of a homeserver, by its name and its delegation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Way {
+struct HostRoute {
     /// The name for the request's `Host` header; without its port, the name in the certificate.
     host: OwnedServerName,
     /// Whether to look up SRV records: the name has no port, and is not an address.
     by_service: bool,
 }
 
-impl Way {
+impl HostRoute {
     fn to(host: OwnedServerName) -> Self {
         let by_service = host.port().is_none() && !host.is_ip_literal();
         Self { host, by_service }
@@ -69,7 +69,7 @@ impl Way {
 }
 
 impl Names {
-    pub(super) fn new(dialer: Dialer, bodies: &Arc<Bodies>) -> Self {
+    pub(super) fn new(dialer: Dialer, bodies: &Arc<BodyBudget>) -> Self {
         let delegations = Cache::new(limits::DELEGATIONS);
         Self { dialer, https: 443, delegations, bodies: Arc::clone(bodies) }
     }
@@ -81,7 +81,7 @@ impl Names {
 
     /// The targets of connections to this homeserver.
     pub(super) async fn target(&self, server: &ServerName) -> Result<Target, Unreachable> {
-        let Way { host, by_service } = self.way(server).await;
+        let HostRoute { host, by_service } = self.way(server).await;
         let certificate = certificate(host.host())?;
         if by_service {
             for service in ["_matrix-fed._tcp", "_matrix._tcp"] {
@@ -108,11 +108,11 @@ impl Names {
     }
 
     /// Steps 1 to 3: an address, a name with a port, or the delegation of the name.
-    async fn way(&self, server: &ServerName) -> Way {
+    async fn way(&self, server: &ServerName) -> HostRoute {
         if server.is_ip_literal() || server.port().is_some() {
-            return Way::to(server.to_owned());
+            return HostRoute::to(server.to_owned());
         }
-        Way::to(self.delegation(server).await.unwrap_or_else(|| server.to_owned()))
+        HostRoute::to(self.delegation(server).await.unwrap_or_else(|| server.to_owned()))
     }
 
     async fn delegation(&self, server: &ServerName) -> Option<OwnedServerName> {
@@ -203,7 +203,7 @@ impl Names {
             let response =
                 sender.send_request(request).await.map_err(|error| unexpected(&error))?;
             let (head, body) = response.into_parts();
-            let account = Account::of_host(&self.bodies, host);
+            let account = ChargedTo::of_host(&self.bodies, host);
             let until = time::Instant::now() + limits::DELEGATION_TIMEOUT;
             let body = whole(body, account, limits::DELEGATION_BYTES, until).await?;
             Ok((head.status, head.headers, body))

@@ -15,16 +15,16 @@ use serde::Deserialize;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use tracing::debug;
 
-use super::{Peers, Question, Unreachable};
+use super::{FederationClient, FederationRequest, Unreachable};
 use logcabin_base::limits;
 use logcabin_decide::{Env, Refusal, policy::Unsigned};
-use logcabin_engine::Voucher;
+use logcabin_engine::EventSigner;
 use logcabin_read::policy::{PolicyServer, is_subject_object};
 use logcabin_record::{Offset, Stream, lax_object::LaxObject};
 
 /// Asks policy servers.
 pub struct PolicyServers {
-    peers: Arc<Peers>,
+    client: Arc<FederationClient>,
     /// The streams of rooms in which an event is being signed.
     turns: Mutex<HashMap<Stream, Weak<Turn<()>>>>,
     /// The policy servers that did not answer, and when.
@@ -66,16 +66,16 @@ struct ErrorBody {
 }
 
 impl PolicyServers {
-    pub fn new(peers: &Arc<Peers>) -> Self {
-        Self { peers: Arc::clone(peers), turns: Mutex::default(), silent: Mutex::default() }
+    pub fn new(client: &Arc<FederationClient>) -> Self {
+        Self { client: Arc::clone(client), turns: Mutex::default(), silent: Mutex::default() }
     }
 
     /// Asks for a signature of an event. The signature is not verified.
     async fn signature(&self, policy: &PolicyServer, pdu: &LaxObject) -> Result<String, NotSigned> {
-        let mut question = Question::post("/_matrix/policy/v1/sign", pdu);
+        let mut question = FederationRequest::post("/_matrix/policy/v1/sign", pdu);
         question.timeout = limits::POLICY_TIMEOUT;
         question.max_bytes = limits::POLICY_ANSWER_BYTES;
-        let answer = self.peers.ask(&policy.via, question).await;
+        let answer = self.client.send(&policy.via, question).await;
         let answer = answer.map_err(NotSigned::Unreachable)?;
         let unexpected =
             || NotSigned::Unreachable(Unreachable::Unexpected("it is not a signature".to_owned()));
@@ -157,7 +157,7 @@ impl PolicyServers {
     }
 }
 
-impl Voucher for PolicyServers {
+impl EventSigner for PolicyServers {
     fn concerns(&self, env: &Env, stream: &Stream) -> bool {
         let room = stream.room_id().and_then(|room_id| env.state.rooms.get(room_id));
         let policy = StateEventType::from("m.room.policy");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ruma::RoomVersionId;
 use serde::Deserialize;
 
-use super::Answer;
+use super::FederationResponse;
 use logcabin_base::limits;
 
 /// The refusal of another homeserver: its status, and what it says in a standard error response.
@@ -51,7 +51,7 @@ impl Refused {
     }
 }
 
-impl Answer {
+impl FederationResponse {
     /// What it refuses with, unless the request succeeded.
     pub fn refused(&self) -> Option<Refused> {
         if self.status.is_success() {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn refused(status: StatusCode, body: &str) -> Refused {
-        let answer = Answer { status, body: Bytes::from(body.to_owned()) };
+        let answer = FederationResponse { status, body: Bytes::from(body.to_owned()) };
         answer.refused().expect("a refusal")
     }
 

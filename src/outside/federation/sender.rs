@@ -9,11 +9,11 @@
 //! while it or this server was down, are found in the rooms that they share, and in the projections
 //! of durable EDUs.
 
+mod bisect;
 mod destination;
 mod edus;
 mod items;
-mod orders;
-mod parts;
+mod overrides;
 mod transaction;
 
 use std::{
@@ -35,14 +35,14 @@ use self::{
     destination::{Destination, Next},
     transaction::Failure,
 };
-use super::Peers;
+use super::FederationClient;
 use logcabin_base::{clock::millis, limits, shutdown::Shutdown, text::beginning};
 use logcabin_decide::federation::NoteReached;
 use logcabin_engine::Engine;
 use logcabin_log::ReadError;
 use logcabin_read::{
     events::EventRef,
-    servers::{Stay, concerns, is_told, target},
+    servers::{ServerStay, concerns, is_told, target},
 };
 use logcabin_record::{
     Command, Offset, Origin, Record,
@@ -51,7 +51,7 @@ use logcabin_record::{
 use logcabin_state::Room;
 
 /// The servers with users in a room, as of the last change of its state.
-type Present = (Offset, Arc<[OwnedServerName]>);
+type RoomServers = (Offset, Arc<[OwnedServerName]>);
 
 /// Notifies other nodes that a homeserver is reachable again.
 type TellOthers = Box<dyn Fn(&ServerName) + Send + Sync>;
@@ -62,10 +62,10 @@ type TellOthers = Box<dyn Fn(&ServerName) + Send + Sync>;
 /// [`Sender::tell_others_with`].
 pub struct Sender {
     engine: Arc<Engine>,
-    peers: Arc<Peers>,
+    client: Arc<FederationClient>,
     /// Empty while this node does not deliver.
     destinations: Mutex<HashMap<OwnedServerName, Destination>>,
-    present: Mutex<HashMap<OwnedRoomId, Present>>,
+    present: Mutex<HashMap<OwnedRoomId, RoomServers>>,
     places: Semaphore,
     /// The same for homeservers that are slow to answer: others do not wait for them.
     slow_places: Semaphore,
@@ -74,19 +74,19 @@ pub struct Sender {
 
 /// Clears the destinations when this node stops delivering: another node takes over, and its
 /// positions are current.
-struct Telling<'a>(&'a Sender);
+struct DestinationsGuard<'a>(&'a Sender);
 
-impl Drop for Telling<'_> {
+impl Drop for DestinationsGuard<'_> {
     fn drop(&mut self) {
         self.0.destinations.lock().clear();
     }
 }
 
 impl Sender {
-    pub fn new(engine: &Arc<Engine>, peers: &Arc<Peers>) -> Self {
+    pub fn new(engine: &Arc<Engine>, client: &Arc<FederationClient>) -> Self {
         Self {
             engine: Arc::clone(engine),
-            peers: Arc::clone(peers),
+            client: Arc::clone(client),
             destinations: Mutex::default(),
             present: Mutex::default(),
             places: Semaphore::new(limits::DESTINATIONS_AT_ONCE),
@@ -138,7 +138,7 @@ impl Sender {
 
     /// Delivers until the server shuts down.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
-        let _telling = Telling(&self);
+        let _telling = DestinationsGuard(&self);
         // These tasks end with this one: when the lease is lost, another node delivers.
         let mut tasks = JoinSet::new();
         let mut records = self.engine.follow(self.engine.head().offset().next());
@@ -147,7 +147,8 @@ impl Sender {
         }
         let mut tick = interval(limits::DESTINATIONS_NOTED);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut look, mut told) = (interval(limits::PRESENCE_LOOK), edus::presence::Told::new());
+        let (mut look, mut told) =
+            (interval(limits::PRESENCE_LOOK), edus::presence::SentPresence::new());
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -198,7 +199,7 @@ impl Sender {
         }
         for room in state.rooms.all() {
             for server in room.known_servers() {
-                if server == *self.peers.own_name() {
+                if server == *self.client.own_name() {
                     continue;
                 }
                 let destination = all.entry(server).or_default();
@@ -237,7 +238,7 @@ impl Sender {
             return servers;
         }
         let mut servers = room.servers();
-        servers.retain(|server| server != self.peers.own_name());
+        servers.retain(|server| server != self.client.own_name());
         let servers: Arc<[_]> = servers.into();
         self.present.lock().insert(room.id.clone(), (changed, Arc::clone(&servers)));
         servers
@@ -267,13 +268,13 @@ impl Sender {
             servers.extend(self.new_to(&state, &room, &event));
             greetings = self.presence_at_join(&state, &room, &event);
             let newcomer = edus::presence::newcomer(&room, &event);
-            if let Some(server) = newcomer.filter(|server| server != self.peers.own_name()) {
+            if let Some(server) = newcomer.filter(|server| server != self.client.own_name()) {
                 let this = Arc::clone(self);
                 tasks.spawn(async move { this.greet(&server, &room).await });
             }
             room_id = Some(&body.room_id);
         }
-        servers.remove(self.peers.own_name());
+        servers.remove(self.client.own_name());
         for server in servers {
             let mut all = self.destinations.lock();
             let destination = all.entry(server.clone()).or_default();
@@ -394,7 +395,7 @@ impl Sender {
         let rooms = rooms.into_iter().flatten().filter_map(|room_id| state.rooms.get(&room_id));
         for room in rooms.filter(|room| room.changed() > up_to) {
             missed.extend(self.missed_receipts(&room, up_to));
-            let stay = Stay::of(&room, server, up_to);
+            let stay = ServerStay::of(&room, server, up_to);
             if stay.is_in() {
                 missed.extend(self.missed_joins(&room, up_to));
             }

@@ -34,16 +34,16 @@ pub(crate) struct Digest {
 #[derive(Clone, Debug)]
 pub(crate) struct RoomDigest {
     /// Its name.
-    pub(crate) place: Place,
+    pub(crate) place: RoomTitle,
     /// The number of messages.
     pub(crate) messages: usize,
     /// The last of them, oldest first.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<DigestMessage>,
 }
 
 /// How a room is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RoomTitle {
     /// By its name.
     Room(String),
     /// By the one other member.
@@ -56,21 +56,21 @@ pub(crate) enum Place {
 
 /// A message.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct DigestMessage {
     /// The sender's display name in the room, if there is one.
     pub(crate) name: Option<String>,
     pub(crate) sender: OwnedUserId,
     /// The time, for people.
     pub(crate) when: String,
     /// The content.
-    pub(crate) said: Said,
+    pub(crate) said: MessageText,
     /// Whether it mentions the reader.
     pub(crate) highlight: bool,
 }
 
 /// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum MessageText {
     Text(String),
     /// An action: `waves`, `sent a picture`.
     Did(String),
@@ -119,7 +119,7 @@ fn count(number: usize, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
-impl Place {
+impl RoomTitle {
     fn name(&self) -> &str {
         match self {
             Self::Room(name) | Self::Person(name) | Self::People(name) => name,
@@ -137,7 +137,7 @@ impl Place {
     }
 }
 
-impl Line {
+impl DigestMessage {
     fn name(&self) -> &str {
         self.name.as_deref().unwrap_or(self.sender.as_str())
     }
@@ -148,7 +148,7 @@ impl Line {
     }
 }
 
-impl Said {
+impl MessageText {
     /// A verb phrase that continues the sender's name; `None` for texts.
     fn deed(&self) -> Option<String> {
         match self {
@@ -220,7 +220,7 @@ impl Digest {
                 let id = if id.is_empty() { String::new() } else { format!(" ({id})") };
                 let about_you = if line.highlight { ", about you" } else { "" };
                 let said = match &line.said {
-                    Said::Text(said) => format!(": {said}"),
+                    MessageText::Text(said) => format!(": {said}"),
                     said => format!(" {}", said.deed().unwrap_or_default()),
                 };
                 let _ = writeln!(plain, "  [{}{about_you}] {}{id}{said}", line.when, line.name());
@@ -274,9 +274,9 @@ impl Digest {
 impl RoomDigest {
     /// The number that is not shown.
     fn earlier(&self) -> Option<String> {
-        let of = |line: &Line| match line.said {
-            Said::Encrypted(number) => number,
-            Said::Text(_) | Said::Did(_) => 1,
+        let of = |line: &DigestMessage| match line.said {
+            MessageText::Encrypted(number) => number,
+            MessageText::Text(_) | MessageText::Did(_) => 1,
         };
         let earlier = self.messages.saturating_sub(self.lines.iter().map(of).sum());
         let are = if earlier == 1 { "is" } else { "are" };
@@ -284,7 +284,7 @@ impl RoomDigest {
     }
 }
 
-impl Line {
+impl DigestMessage {
     fn html(&self) -> Markup {
         let tag =
             "padding:1px 6px;border-radius:4px;background:#7a4a21;color:#ffffff;font-size:12px";
@@ -296,7 +296,7 @@ impl Line {
                 @if self.highlight { " " span.tag style=(tag) { "about you" } }
                 br;
                 @match &self.said {
-                    Said::Text(said) => (said),
+                    MessageText::Text(said) => (said),
                     said => em { (said.deed().unwrap_or_default()) },
                 }
             }
@@ -310,8 +310,8 @@ mod tests {
 
     use super::*;
 
-    fn line(said: Said) -> Line {
-        Line {
+    fn line(said: MessageText) -> DigestMessage {
+        DigestMessage {
             name: Some("Bob <b>".to_owned()),
             sender: "@bob:test".try_into().unwrap(),
             when: "1 May, 12:00 UTC".to_owned(),
@@ -320,8 +320,8 @@ mod tests {
         }
     }
 
-    fn room(name: &str, messages: usize, lines: Vec<Line>) -> RoomDigest {
-        RoomDigest { place: Place::Room(name.to_owned()), messages, lines }
+    fn room(name: &str, messages: usize, lines: Vec<DigestMessage>) -> RoomDigest {
+        RoomDigest { place: RoomTitle::Room(name.to_owned()), messages, lines }
     }
 
     fn digest(rooms: Vec<RoomDigest>, invites: Vec<InviteDigest>) -> Digest {
@@ -339,7 +339,8 @@ mod tests {
     fn the_subject_says_how_much_there_is_and_where() {
         let one = || room("Den", 3, vec![]);
         let invite = || InviteDigest { name: "Cat".to_owned(), room: Some("Loft".to_owned()) };
-        let person = RoomDigest { place: Place::Person("Bob".to_owned()), ..room("", 1, vec![]) };
+        let person =
+            RoomDigest { place: RoomTitle::Person("Bob".to_owned()), ..room("", 1, vec![]) };
         for (digest, subject) in [
             (digest(vec![one()], vec![]), "3 new messages in Den"),
             (digest(vec![person], vec![]), "1 new message from Bob"),
@@ -355,9 +356,9 @@ mod tests {
     #[test]
     fn both_forms_say_the_same_and_html_holds_no_markup_of_others() {
         let lines = vec![
-            line(Said::Text("<script>alert(1)</script> & so on".to_owned())),
-            Line { highlight: true, ..line(Said::Encrypted(2)) },
-            line(Said::Did("sent a picture".to_owned())),
+            line(MessageText::Text("<script>alert(1)</script> & so on".to_owned())),
+            DigestMessage { highlight: true, ..line(MessageText::Encrypted(2)) },
+            line(MessageText::Did("sent a picture".to_owned())),
         ];
         let mut digest = digest(vec![room("<Den>", 9, lines)], vec![]);
         digest.more_rooms = 2;

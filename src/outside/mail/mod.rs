@@ -16,7 +16,9 @@ use ruma::ServerName;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
-pub(crate) use digest::{Digest, InviteDigest, Line, Place, RoomDigest, Said, cut};
+pub(crate) use digest::{
+    Digest, DigestMessage, InviteDigest, MessageText, RoomDigest, RoomTitle, cut,
+};
 pub use letter::{Proof, Topic};
 
 use crate::outbound::{Outbound, OutboundError};

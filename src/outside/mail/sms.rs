@@ -7,7 +7,7 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::{SendError, SetupError};
-use crate::outbound::{Ask, Outbound};
+use crate::outbound::{Outbound, OutboundRequest};
 use logcabin_config::Sms;
 
 /// A gateway.
@@ -56,11 +56,11 @@ impl Gateway {
         server: &str,
     ) -> Result<(), SendError> {
         let values = [("{number}", number), ("{text}", text), ("{server}", server)];
-        let mut ask =
-            Ask::new(Method::POST, self.url.clone()).json(&filled(&self.template, &values));
+        let mut ask = OutboundRequest::new(Method::POST, self.url.clone())
+            .json(&filled(&self.template, &values));
         ask.headers.extend(self.headers.clone());
         ask.timeout = self.timeout;
-        let answer = self.outbound.ask(ask).await?;
+        let answer = self.outbound.send(ask).await?;
         if answer.status.is_success() { Ok(()) } else { Err(SendError::Refused(answer.status)) }
     }
 }

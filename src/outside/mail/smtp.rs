@@ -26,11 +26,11 @@ use logcabin_config::{Email, FilePath, Hidden, MailSecurity};
 pub(super) struct Mailer {
     transport: AsyncSmtpTransport<Tokio1Executor>,
     from: Mailbox,
-    way: Way,
+    way: MailServer,
 }
 
 /// How to connect to the mail server.
-struct Way {
+struct MailServer {
     address: (String, u16),
     tls: Tls,
     hello: ClientId,
@@ -106,7 +106,7 @@ impl Mailer {
         };
         let port = u16::try_from(config.port).ok().filter(|port| *port != 0).unwrap_or(usual_port);
         let idle = u32::try_from(config.concurrent).unwrap_or(u32::MAX);
-        let mut way = Way {
+        let mut way = MailServer {
             address: (host.to_owned(), port),
             tls,
             hello: ClientId::Domain(server.host().to_owned()),
@@ -166,7 +166,7 @@ impl Mailer {
     }
 }
 
-impl Way {
+impl MailServer {
     /// Whether the mail server rejects `recipient`, although it accepts mail from `sender`. The
     /// error of a transport does not say whether it rejected the sender, the recipient or the
     /// login.

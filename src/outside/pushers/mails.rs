@@ -27,7 +27,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use super::{missed::Look, unsubscribe};
+use super::{missed::MissedSince, unsubscribe};
 use crate::{
     delivery::Retry,
     mail::{Digest, Messages, cut},
@@ -102,14 +102,14 @@ fn next_in_a_row(mailed: Option<&Mailed>) -> u32 {
 /// The pushers with unread events, by the records that they were first set with.
 #[derive(Debug, Default)]
 struct Waiting {
-    all: BTreeMap<Offset, Wait>,
+    all: BTreeMap<Offset, PendingMail>,
     due: BTreeSet<(u64, Offset)>,
 }
 
 #[derive(Debug)]
-struct Wait {
-    oldest: Something,
-    newest: Something,
+struct PendingMail {
+    oldest: UnreadRecord,
+    newest: UnreadRecord,
     /// The first records that the mail is about, if requests are traced.
     causes: Vec<Offset>,
     /// `None` while a mail is being built.
@@ -122,12 +122,12 @@ struct Wait {
 
 /// A record that may be unread, and its time in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Something {
+struct UnreadRecord {
     offset: Offset,
     time_ms: u64,
 }
 
-impl Wait {
+impl PendingMail {
     fn is_about(&mut self, record: Offset) {
         if traces().is_some() && self.causes.len() < limits::TRACE_FOLLOWERS {
             self.causes.push(record);
@@ -138,7 +138,7 @@ impl Wait {
 impl Waiting {
     /// Adds something unread. If there was something before, its time counts, because the oldest
     /// decides. Returns whether there was nothing before.
-    fn add(&mut self, pusher: Offset, news: Something, due_ms: u64) -> bool {
+    fn add(&mut self, pusher: Offset, news: UnreadRecord, due_ms: u64) -> bool {
         if let Some(wait) = self.all.get_mut(&pusher) {
             if news.offset > wait.newest.offset {
                 wait.newest = news;
@@ -146,7 +146,7 @@ impl Waiting {
             }
             return false;
         }
-        let mut wait = Wait {
+        let mut wait = PendingMail {
             oldest: news,
             newest: news,
             causes: Vec::new(),
@@ -206,11 +206,11 @@ impl Waiting {
 }
 
 /// The result of a mail that was due.
-enum Made {
+enum MailOutcome {
     /// Everything up to here was sent, or need not be.
     Done(Offset),
     /// The oldest was read; this is the oldest now.
-    Later(Something),
+    Later(UnreadRecord),
     /// The pusher is gone.
     Gone,
     /// The server shuts down.
@@ -221,7 +221,7 @@ enum Made {
     },
 }
 
-impl From<ReadError> for Made {
+impl From<ReadError> for MailOutcome {
     fn from(error: ReadError) -> Self {
         Self::Failed { reason: error.to_string(), permanent: false }
     }
@@ -280,7 +280,7 @@ impl Mails {
             yield_now().await;
         }
         let (clock, shutdown) = (self.engine.clock().clone(), self.shutdown.clone());
-        timers::keep(Due(self), clock, shutdown).await;
+        timers::keep(DueMails(self), clock, shutdown).await;
     }
 
     /// Waits until mail in progress is accepted and recorded, and starts no more.
@@ -294,7 +294,7 @@ impl Mails {
             return;
         }
         let due_ms = self.schedule.due_ms(time_ms, pusher.mailed.as_ref());
-        if self.waiting.lock().add(pusher.since, Something { offset, time_ms }, due_ms) {
+        if self.waiting.lock().add(pusher.since, UnreadRecord { offset, time_ms }, due_ms) {
             self.changed.notify_one();
         }
     }
@@ -320,8 +320,8 @@ impl Mails {
         }
     }
 
-    fn look<'a>(&'a self, state: &'a State, pusher: &'a Pusher, at: Offset) -> Look<'a> {
-        Look {
+    fn look<'a>(&'a self, state: &'a State, pusher: &'a Pusher, at: Offset) -> MissedSince<'a> {
+        MissedSince {
             state,
             events: self.engine.events(),
             unread: &self.unread,
@@ -336,24 +336,24 @@ impl Mails {
         let made = AssertUnwindSafe(self.make(since)).catch_unwind().await;
         let made = made.unwrap_or_else(|_| {
             error!("making a mail about what was missed panicked");
-            Made::Failed { reason: "it panicked".to_owned(), permanent: true }
+            MailOutcome::Failed { reason: "it panicked".to_owned(), permanent: true }
         });
         let pusher = self.engine.state().pushers.get(since);
         let mailed = pusher.as_ref().and_then(|pusher| pusher.mailed);
         let due_ms = |time_ms| self.schedule.due_ms(time_ms, mailed.as_ref());
         let mut waiting = self.waiting.lock();
         match made {
-            Made::Done(at) => waiting.settle(since, at, due_ms),
-            Made::Later(oldest) => {
+            MailOutcome::Done(at) => waiting.settle(since, at, due_ms),
+            MailOutcome::Later(oldest) => {
                 if let Some(wait) = waiting.all.get_mut(&since) {
                     wait.oldest = oldest;
                     wait.causes.retain(|cause| *cause >= oldest.offset);
                 }
                 waiting.put(since, due_ms(oldest.time_ms));
             }
-            Made::Gone => waiting.forget(since),
-            Made::Stopping => {}
-            Made::Failed { reason, permanent } => {
+            MailOutcome::Gone => waiting.forget(since),
+            MailOutcome::Stopping => {}
+            MailOutcome::Failed { reason, permanent } => {
                 let Some(wait) = waiting.all.get_mut(&since) else { return };
                 wait.failed += 1;
                 let again = wait.retry.next_within(limits::MAIL_RETRY);
@@ -369,27 +369,27 @@ impl Mails {
         self.changed.notify_one();
     }
 
-    async fn make(self: &Arc<Self>, since: Offset) -> Made {
+    async fn make(self: &Arc<Self>, since: Offset) -> MailOutcome {
         if self.shutdown.is_given() {
-            return Made::Stopping;
+            return MailOutcome::Stopping;
         }
         let unnoted = self.waiting.lock().all.get(&since).and_then(|wait| wait.unnoted.clone());
         if let Some(mail) = unnoted {
             return self.note(mail).await;
         }
         let state = self.engine.state();
-        let Some(pusher) = state.pushers.get(since) else { return Made::Gone };
+        let Some(pusher) = state.pushers.get(since) else { return MailOutcome::Gone };
         let at = self.engine.head().offset();
         let user_id = &pusher.body.user_id;
         if state.accounts.standing(user_id).is_none_or(|standing| standing.locked) {
-            return Made::Done(at);
+            return MailOutcome::Done(at);
         }
         let (this, looking) = (Arc::clone(self), Arc::clone(&pusher));
         // Rooms without cached counts are read through.
         let written = spawn_blocking(move || this.write(&looking, at)).await;
         let digest = match written {
             Ok(Ok(Some(written))) => written,
-            Ok(Ok(None)) => return Made::Done(at),
+            Ok(Ok(None)) => return MailOutcome::Done(at),
             Ok(Err(made)) => return made,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
@@ -400,7 +400,10 @@ impl Mails {
         let outcome = if sent.is_ok() { "arrived" } else { "failed" };
         metrics().delivery_attempts.with_label_values(&[super::MAIL, outcome]).inc();
         if let Err(error) = sent {
-            return Made::Failed { permanent: error.is_permanent(), reason: error.to_string() };
+            return MailOutcome::Failed {
+                permanent: error.is_permanent(),
+                reason: error.to_string(),
+            };
         }
         let mail = PusherMail {
             user_id: user_id.clone(),
@@ -411,26 +414,26 @@ impl Mails {
         self.note(mail).await
     }
 
-    async fn note(&self, mail: PusherMail) -> Made {
+    async fn note(&self, mail: PusherMail) -> MailOutcome {
         let (user_id, since, at) = (mail.user_id.clone(), mail.pusher, mail.up_to);
         match self.engine.propose(Origin::server(), NoteMailed(mail.clone())).await {
             Ok(noted) => {
                 let is_there = noted.into_inner();
                 info!(%user_id, "sent a mail about what was missed");
-                if is_there { Made::Done(at) } else { Made::Gone }
+                if is_there { MailOutcome::Done(at) } else { MailOutcome::Gone }
             }
             Err(error) => {
                 // The mail is sent: only this is tried again.
                 if let Some(wait) = self.waiting.lock().all.get_mut(&since) {
                     wait.unnoted = Some(mail);
                 }
-                Made::Failed { reason: error.to_string(), permanent: false }
+                MailOutcome::Failed { reason: error.to_string(), permanent: false }
             }
         }
     }
 
     /// The mail that is due now; `None` if nothing is unread.
-    fn write(&self, pusher: &Pusher, at: Offset) -> Result<Option<Digest>, Made> {
+    fn write(&self, pusher: &Pusher, at: Offset) -> Result<Option<Digest>, MailOutcome> {
         let state = self.engine.state();
         let look = self.look(&state, pusher, at);
         let missed = look.missed()?;
@@ -438,13 +441,13 @@ impl Mails {
         let time_ms = self.engine.events().time_of(offset)?.unwrap_or_default();
         let due_ms = self.schedule.due_ms(time_ms, pusher.mailed.as_ref());
         if due_ms > self.engine.clock().now_ms() {
-            return Err(Made::Later(Something { offset, time_ms }));
+            return Err(MailOutcome::Later(UnreadRecord { offset, time_ms }));
         }
         let data = &pusher.body.data;
         let brand = data.get("brand").and_then(serde_json::Value::as_str);
         let app = brand.unwrap_or(&pusher.body.app_display_name);
         let token = unsubscribe::token(&self.signer, pusher)
-            .map_err(|error| Made::Failed { reason: error.to_string(), permanent: true })?;
+            .map_err(|error| MailOutcome::Failed { reason: error.to_string(), permanent: true })?;
         let digest = Digest {
             rooms: look.rooms(&missed)?,
             more_rooms: missed.more_rooms(),
@@ -459,9 +462,9 @@ impl Mails {
 }
 
 /// The mails that are due.
-struct Due(Arc<Mails>);
+struct DueMails(Arc<Mails>);
 
-impl Timed for Due {
+impl Timed for DueMails {
     fn next_ms(&self) -> Option<u64> {
         self.0.waiting.lock().due.first().map(|(due_ms, _)| *due_ms)
     }
@@ -528,8 +531,8 @@ mod tests {
         assert_eq!(next_in_a_row(Some(&mailed(5, true))), 1);
     }
 
-    fn something(offset: u64) -> Something {
-        Something { offset: Offset::new(offset), time_ms: offset }
+    fn something(offset: u64) -> UnreadRecord {
+        UnreadRecord { offset: Offset::new(offset), time_ms: offset }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::state_text;
-use crate::mail::{InviteDigest, Line, Place, RoomDigest, Said, cut};
+use crate::mail::{DigestMessage, InviteDigest, MessageText, RoomDigest, RoomTitle, cut};
 use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_read::{
@@ -22,7 +22,7 @@ use logcabin_state::{Membership, Room, State};
 
 /// A user, and a range of the log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look<'a> {
+pub(super) struct MissedSince<'a> {
     pub(super) state: &'a State,
     pub(super) events: &'a EventStore,
     pub(super) unread: &'a Unread,
@@ -62,7 +62,7 @@ impl Missed {
     }
 }
 
-impl Look<'_> {
+impl MissedSince<'_> {
     /// A place to look at: the first event after `after` in any room of the user. No event is read
     /// for this.
     pub(super) fn candidate(&self) -> Option<Offset> {
@@ -118,14 +118,19 @@ impl Look<'_> {
         rooms
             .map(|(room, events)| {
                 let shown = &events[events.len().saturating_sub(limits::MAIL_MESSAGES)..];
-                let mut lines: Vec<Line> = Vec::with_capacity(shown.len());
+                let mut lines: Vec<DigestMessage> = Vec::with_capacity(shown.len());
                 for event in shown {
                     let Some(line) = self.line(room, event)? else { continue };
                     match (lines.last_mut(), &line.said) {
                         // Of several encrypted events in a row, only the number is known.
                         (
-                            Some(Line { sender, said: Said::Encrypted(before), highlight, .. }),
-                            Said::Encrypted(number),
+                            Some(DigestMessage {
+                                sender,
+                                said: MessageText::Encrypted(before),
+                                highlight,
+                                ..
+                            }),
+                            MessageText::Encrypted(number),
                         ) if *sender == line.sender && *highlight == line.highlight => {
                             *before += number;
                         }
@@ -149,13 +154,13 @@ impl Look<'_> {
             .collect()
     }
 
-    fn line(&self, room: &Room, unread: &UnreadEvent) -> Result<Option<Line>, ReadError> {
+    fn line(&self, room: &Room, unread: &UnreadEvent) -> Result<Option<DigestMessage>, ReadError> {
         let Some(event) = self.events.get(unread.offset)? else { return Ok(None) };
         if self.events.is_over(room, &event) {
             return Ok(None);
         }
         let ms = u64::from(event.origin_server_ts.get());
-        Ok(Some(Line {
+        Ok(Some(DigestMessage {
             name: self.name(room, &event.sender, event.offset)?,
             sender: event.sender.clone(),
             when: when(ms),
@@ -188,9 +193,9 @@ impl Look<'_> {
 
     /// The name of the room as clients calculate it (client-server API, "Calculating the display
     /// name for a room").
-    fn place(&self, room: &Room) -> Result<Place, ReadError> {
+    fn place(&self, room: &Room) -> Result<RoomTitle, ReadError> {
         if let Some(name) = self.given_name(room)? {
-            return Ok(Place::Room(name));
+            return Ok(RoomTitle::Room(name));
         }
         let members = |membership| room.members(membership, self.at);
         let mut others: Vec<_> =
@@ -203,11 +208,13 @@ impl Look<'_> {
             names.push(name.unwrap_or_else(|| user_id.to_string()));
         }
         Ok(match (&names[..], others.len()) {
-            ([], _) => Place::Nowhere,
-            ([name], _) => Place::Person(name.clone()),
-            ([one, two], _) => Place::People(format!("{one} and {two}")),
-            ([one, two, three, ..], 3) => Place::People(format!("{one}, {two} and {three}")),
-            ([one, two, ..], all) => Place::People(format!("{one}, {two} and {} others", all - 2)),
+            ([], _) => RoomTitle::Nowhere,
+            ([name], _) => RoomTitle::Person(name.clone()),
+            ([one, two], _) => RoomTitle::People(format!("{one} and {two}")),
+            ([one, two, three, ..], 3) => RoomTitle::People(format!("{one}, {two} and {three}")),
+            ([one, two, ..], all) => {
+                RoomTitle::People(format!("{one}, {two} and {} others", all - 2))
+            }
         })
     }
 }
@@ -219,8 +226,8 @@ fn when(ms: u64) -> String {
     format!("{} {}, {:02}:{:02} UTC", at.day(), at.month(), at.hour(), at.minute())
 }
 
-fn said(event_type: &TimelineEventType, content: &Value) -> Said {
-    let did = |what: &str| Said::Did(what.to_owned());
+fn said(event_type: &TimelineEventType, content: &Value) -> MessageText {
+    let did = |what: &str| MessageText::Did(what.to_owned());
     let body = || {
         let body = content.get("body").and_then(Value::as_str).unwrap_or_default();
         let reply = content.pointer("/m.relates_to/m.in_reply_to").is_some();
@@ -228,20 +235,20 @@ fn said(event_type: &TimelineEventType, content: &Value) -> Said {
     };
     let named = |what: &str| match body() {
         name if name.is_empty() => did(what),
-        name => Said::Did(format!("{what}: {name}")),
+        name => MessageText::Did(format!("{what}: {name}")),
     };
     match event_type.to_string().as_str() {
-        "m.room.encrypted" => Said::Encrypted(1),
+        "m.room.encrypted" => MessageText::Encrypted(1),
         "m.room.message" => match content.get("msgtype").and_then(Value::as_str) {
             Some("m.image") => named("sent a picture"),
             Some("m.video") => named("sent a video"),
             Some("m.audio") => named("sent a recording"),
             Some("m.file") => named("sent a file"),
             Some("m.location") => named("sent a place"),
-            Some("m.emote") => Said::Did(body()),
+            Some("m.emote") => MessageText::Did(body()),
             _ => match body() {
                 body if body.is_empty() => did("sent a message"),
-                body => Said::Text(body),
+                body => MessageText::Text(body),
             },
         },
         "m.sticker" => named("sent a sticker"),
@@ -274,8 +281,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_event_is_said_in_words() {
-        let text = |text: &str| Said::Text(text.to_owned());
-        let did = |text: &str| Said::Did(text.to_owned());
+        let text = |text: &str| MessageText::Text(text.to_owned());
+        let did = |text: &str| MessageText::Did(text.to_owned());
         let reply = json!({ "m.in_reply_to": { "event_id": "$e" } });
         let long = "x".repeat(limits::MAIL_TEXT_CHARS + 1);
         for (event_type, content, expected) in [
@@ -294,7 +301,7 @@ mod tests {
                 text("e")
             }),
             ("m.room.message", json!({ "body": "> d\ne" }), text("> d e")),
-            ("m.room.encrypted", json!({ "body": "x" }), Said::Encrypted(1)),
+            ("m.room.encrypted", json!({ "body": "x" }), MessageText::Encrypted(1)),
             ("m.sticker", json!({ "body": "hi" }), did("sent a sticker: hi")),
             ("org.example.other", json!({ "body": "x" }), {
                 did("sent something that is not a text")

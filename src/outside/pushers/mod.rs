@@ -57,7 +57,7 @@ use tracing::{debug, error, warn};
 
 use crate::{
     delivery::Retry,
-    outbound::{Ask, Outbound},
+    outbound::{Outbound, OutboundRequest},
 };
 use logcabin_base::{background::at_length, limits, metrics::metrics, shutdown::Shutdown};
 use logcabin_config::Push as Settings;
@@ -70,8 +70,8 @@ use logcabin_read::{
 };
 use logcabin_record::{Command, Offset, Origin, Record, pusher::PusherEnd};
 use logcabin_state::{Membership, Pusher, Room, State};
-use notification::About;
-use queues::{Item, Queues, What};
+use notification::NotifiedEvent;
+use queues::{Item, Queues, Subject};
 
 pub use mails::Mails;
 pub use notification::EVENT_ID_ONLY;
@@ -301,16 +301,16 @@ impl Pushers {
         match &*record.header.kind {
             "room.event" => {
                 let Some(event) = self.engine.events().get(record.offset())? else { return Ok(()) };
-                self.event(&event, item(What::Event), follower)?;
+                self.event(&event, item(Subject::Event), follower)?;
                 // A user's own message marks earlier ones as read.
                 if event.state_key.is_none() {
-                    self.was_read(&event.sender, item(What::Count), follower);
+                    self.was_read(&event.sender, item(Subject::Count), follower);
                 }
             }
             "room.receipt" => {
                 if let Some(Command::RoomReceipt(body)) = record.command().ok().flatten() {
                     for receipt in &body.receipts {
-                        self.was_read(&receipt.user_id, item(What::Count), follower);
+                        self.was_read(&receipt.user_id, item(Subject::Count), follower);
                     }
                 }
             }
@@ -509,8 +509,8 @@ impl Pushers {
             Ok(None) => return Notified::Needless,
             Err(error) => return Notified::Failed(error.to_string()),
         };
-        let ask = Ask::new(Method::POST, url).json(&body);
-        let answer = match self.outbound.ask(ask).await {
+        let ask = OutboundRequest::new(Method::POST, url).json(&body);
+        let answer = match self.outbound.send(ask).await {
             Ok(answer) => answer,
             Err(error) => return Notified::Failed(error.to_string()),
         };
@@ -561,7 +561,7 @@ impl Pushers {
         }
         let now = self.engine.head().offset().min(state.applied());
         let unread = || self.unread.of_user(&state, events, user_id, now);
-        if item.what == What::Count {
+        if item.what == Subject::Count {
             let unread = unread()?;
             let before = self.queues.lock().unread(pusher.since);
             let is_news = before.is_none_or(|before| unread < before);
@@ -588,7 +588,7 @@ impl Pushers {
         let state_text = |event_type: StateEventType, key: &str, field: &str| {
             state_text(events, &room, event.offset, &event_type, key, field)
         };
-        let about = About {
+        let about = NotifiedEvent {
             sender_name: state_text(
                 StateEventType::RoomMember,
                 event.sender.as_str(),

@@ -11,7 +11,7 @@ pub const EVENT_ID_ONLY: &str = "event_id_only";
 
 /// An event that notifies a user, with the circumstances when it came.
 #[derive(Debug)]
-pub(super) struct About<'a> {
+pub(super) struct NotifiedEvent<'a> {
     pub(super) event: &'a StoredEvent,
     pub(super) outcome: &'a Outcome,
     /// The sender's display name in the room.
@@ -23,7 +23,7 @@ pub(super) struct About<'a> {
 }
 
 /// The body of the request: about an event, or only the count.
-pub(super) fn body(pusher: &Pusher, about: Option<&About<'_>>, unread: u64) -> Value {
+pub(super) fn body(pusher: &Pusher, about: Option<&NotifiedEvent<'_>>, unread: u64) -> Value {
     let mut data = pusher.body.data.clone();
     data.remove("url");
     let event_id_only = data.get("format").is_some_and(|format| format == EVENT_ID_ONLY);
@@ -70,7 +70,7 @@ pub(super) fn body(pusher: &Pusher, about: Option<&About<'_>>, unread: u64) -> V
 
 /// High for notifications that are heard or seen, or may be once the device has decrypted the
 /// event.
-fn priority(about: Option<&About<'_>>, tweaks: &Map<String, Value>) -> &'static str {
+fn priority(about: Option<&NotifiedEvent<'_>>, tweaks: &Map<String, Value>) -> &'static str {
     let is_encrypted =
         about.is_some_and(|about| about.event.event_type.to_string() == "m.room.encrypted");
     let is_high = is_encrypted
@@ -139,7 +139,7 @@ mod tests {
         let event = event(event_type);
         let actions: Vec<Action> = serde_json::from_value(actions).unwrap();
         let outcome = Outcome { rule_id: "rule".into(), actions, notify: true, highlight: false };
-        let about = About {
+        let about = NotifiedEvent {
             event: &event,
             outcome: &outcome,
             sender_name: Some("Bob".to_owned()),

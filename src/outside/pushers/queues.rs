@@ -7,7 +7,7 @@ use logcabin_record::{Offset, pusher::PusherAdvance};
 
 /// The subject of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Subject {
     Event,
     /// A lower unread count.
     Count,
@@ -20,7 +20,7 @@ pub(super) struct Item {
     pub(super) offset: Offset,
     /// The record's time, in milliseconds since the Unix epoch.
     pub(super) time_ms: u64,
-    pub(super) what: What,
+    pub(super) what: Subject,
 }
 
 #[derive(Debug, Default)]
@@ -51,8 +51,8 @@ impl Queues {
     pub(super) fn add(&mut self, pusher: Offset, item: Item) -> Added {
         let queue = self.0.entry(pusher).or_default();
         // The count is sent once, however often it changed.
-        let is_repeated =
-            item.what == What::Count && queue.items.iter().skip(1).any(|i| i.what == What::Count);
+        let is_repeated = item.what == Subject::Count
+            && queue.items.iter().skip(1).any(|i| i.what == Subject::Count);
         let full = !is_repeated && queue.items.len() >= limits::PUSH_QUEUE;
         if full {
             // The first may be in progress.
@@ -122,7 +122,7 @@ impl Queues {
             .iter()
             .filter_map(|(pusher, queue)| {
                 // A count is not sent again after a restart.
-                let first = queue.items.iter().find(|item| item.what == What::Event)?;
+                let first = queue.items.iter().find(|item| item.what == Subject::Event)?;
                 Some((*pusher, first.offset.prev()))
             })
             .collect();
@@ -139,14 +139,14 @@ impl Queues {
 mod tests {
     use super::*;
 
-    fn item(offset: u64, what: What) -> Item {
+    fn item(offset: u64, what: Subject) -> Item {
         Item { offset: Offset::new(offset), time_ms: offset, what }
     }
 
     #[test]
     fn one_is_at_work_until_there_is_nothing_left() {
         let (mut queues, pusher) = (Queues::default(), Offset::new(1));
-        let (one, two) = (item(5, What::Event), item(6, What::Event));
+        let (one, two) = (item(5, Subject::Event), item(6, Subject::Event));
         assert!(queues.add(pusher, one).begin);
         assert!(!queues.add(pusher, two).begin);
         assert_eq!(queues.next(pusher), Some(one));
@@ -156,16 +156,16 @@ mod tests {
         assert_eq!(queues.next(pusher), Some(two));
         queues.done(pusher, two);
         assert_eq!(queues.next(pusher), None);
-        assert!(queues.add(pusher, item(7, What::Event)).begin);
+        assert!(queues.add(pusher, item(7, Subject::Event)).begin);
     }
 
     #[test]
     fn a_full_queue_gives_up_the_oldest_that_is_not_under_way() {
         let (mut queues, pusher) = (Queues::default(), Offset::new(1));
         for offset in 1..=limits::PUSH_QUEUE as u64 {
-            assert!(!queues.add(pusher, item(offset, What::Event)).full);
+            assert!(!queues.add(pusher, item(offset, Subject::Event)).full);
         }
-        assert!(queues.add(pusher, item(9_999, What::Event)).full);
+        assert!(queues.add(pusher, item(9_999, Subject::Event)).full);
         let first = queues.next(pusher).unwrap();
         queues.done(pusher, first);
         let second = queues.next(pusher).unwrap();
@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn one_who_reads_while_the_gateway_is_away_loses_no_notification() {
         let (mut queues, pusher) = (Queues::default(), Offset::new(1));
-        queues.add(pusher, item(1, What::Event));
-        queues.add(pusher, item(2, What::Count));
+        queues.add(pusher, item(1, Subject::Event));
+        queues.add(pusher, item(2, Subject::Count));
         for offset in 3..=limits::PUSH_QUEUE as u64 {
-            queues.add(pusher, item(offset, What::Event));
+            queues.add(pusher, item(offset, Subject::Event));
         }
-        assert!(!queues.add(pusher, item(10_000, What::Count)).full);
+        assert!(!queues.add(pusher, item(10_000, Subject::Count)).full);
         assert_eq!(queues.0[&pusher].items.len(), limits::PUSH_QUEUE);
     }
 
@@ -189,7 +189,7 @@ mod tests {
         let mut queues = Queues::default();
         let (here, gone) = (Offset::new(1), Offset::new(2));
         for pusher in [here, gone] {
-            queues.add(pusher, item(5, What::Event));
+            queues.add(pusher, item(5, Subject::Event));
         }
         queues.keep(|pusher| pusher == here);
         assert_eq!((queues.0.len(), queues.next(gone)), (1, None));
@@ -199,13 +199,13 @@ mod tests {
     fn those_that_are_behind_are_named_and_too_many_hold_all_back() {
         let mut queues = Queues::default();
         let most = limits::PUSH_BEHIND as u64;
-        queues.add(Offset::new(1), item(50, What::Event));
-        queues.add(Offset::new(1), item(70, What::Event));
+        queues.add(Offset::new(1), item(50, Subject::Event));
+        queues.add(Offset::new(1), item(70, Subject::Event));
         let one = (Offset::new(1), Offset::new(49));
         let expected = PusherAdvance { done: Offset::new(90), behind: vec![one] };
         assert_eq!(queues.told(Offset::new(90)), expected);
         for pusher in 0..most {
-            queues.add(Offset::new(1000 + pusher), item(60 + pusher, What::Event));
+            queues.add(Offset::new(1000 + pusher), item(60 + pusher, Subject::Event));
         }
         let told = queues.told(Offset::new(999_999));
         assert_eq!(told.behind.len(), limits::PUSH_BEHIND);

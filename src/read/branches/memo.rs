@@ -10,7 +10,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, events::StateEventType};
 
-use super::{known::Known, tree::Tree};
+use super::{event_info::EventInfo, tree::StateTree};
 use logcabin_base::limits;
 use logcabin_record::{Offset, command::StateChange};
 use logcabin_state::Room;
@@ -28,11 +28,11 @@ pub struct Memo {
     names: Vec<Arc<(StateEventType, Box<str>)>>,
     stand_ins: HashMap<OwnedEventId, u64>,
     /// The room's state as of one offset, from which those as of others are derived.
-    pub(super) trunk: Option<(Offset, Tree)>,
-    pub(super) as_of: Recent<Offset, Tree>,
+    pub(super) trunk: Option<(Offset, StateTree)>,
+    pub(super) as_of: Recent<Offset, StateTree>,
     /// The states before events, by the events' records.
-    pub(super) before: Recent<Offset, Tree>,
-    pub(super) events: Vec<Known>,
+    pub(super) before: Recent<Offset, StateTree>,
+    pub(super) events: Vec<EventInfo>,
     pub(super) ids: HashMap<OwnedEventId, u32>,
     /// The auth events of records that hold keys of whole states.
     pub(super) auth_events: HashMap<u64, Arc<[u32]>>,
@@ -49,7 +49,7 @@ pub struct Memo {
 /// The result of state resolution.
 #[derive(Debug)]
 pub struct Resolved {
-    pub state: Tree,
+    pub state: StateTree,
     /// The numbers of the keys for which the states had different events.
     pub conflicted: Vec<u32>,
 }
@@ -195,20 +195,20 @@ enum Slot {
 impl Memos {
     /// The memo of a room. If it is in use, this blocks until it is returned, or, without `waits`,
     /// begins a new one that is not kept.
-    pub(super) fn lend(&self, room: &Room, waits: bool) -> Lent<'_> {
+    pub(super) fn lend(&self, room: &Room, waits: bool) -> BorrowedMemo<'_> {
         let mut rooms = self.rooms.lock();
         loop {
             match rooms.memos.insert(room.id.clone(), Slot::Lent) {
                 Some(Slot::Lent) if waits => self.returned.wait(&mut rooms),
-                Some(Slot::Lent) => return Lent { memo: Self::private(room), home: None },
+                Some(Slot::Lent) => return BorrowedMemo { memo: Self::private(room), home: None },
                 Some(Slot::Here { memo, bytes, .. }) => {
                     rooms.bytes -= bytes;
                     let home = Some((self, room.id.clone()));
-                    return Lent { memo: rooms.checked(memo, room), home };
+                    return BorrowedMemo { memo: rooms.checked(memo, room), home };
                 }
                 None => {
                     let memo = Box::new(Memo::of(room, rooms.reduced_in_all()));
-                    return Lent { memo, home: Some((self, room.id.clone())) };
+                    return BorrowedMemo { memo, home: Some((self, room.id.clone())) };
                 }
             }
         }
@@ -273,19 +273,19 @@ impl Rooms {
 
 /// A memo in exclusive use, returned when dropped.
 #[derive(Debug)]
-pub(super) struct Lent<'a> {
+pub(super) struct BorrowedMemo<'a> {
     memo: Box<Memo>,
     home: Option<(&'a Memos, OwnedRoomId)>,
 }
 
-impl Lent<'_> {
+impl BorrowedMemo<'_> {
     /// One that is not kept.
     pub(super) fn private(room: &Room) -> Self {
         Self { memo: Memos::private(room), home: None }
     }
 }
 
-impl std::ops::Deref for Lent<'_> {
+impl std::ops::Deref for BorrowedMemo<'_> {
     type Target = Memo;
 
     fn deref(&self) -> &Memo {
@@ -293,13 +293,13 @@ impl std::ops::Deref for Lent<'_> {
     }
 }
 
-impl std::ops::DerefMut for Lent<'_> {
+impl std::ops::DerefMut for BorrowedMemo<'_> {
     fn deref_mut(&mut self) -> &mut Memo {
         &mut self.memo
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for BorrowedMemo<'_> {
     fn drop(&mut self) {
         let Some((memos, room_id)) = self.home.take() else { return };
         let memo = std::mem::take(&mut self.memo);

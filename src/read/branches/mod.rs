@@ -1,7 +1,7 @@
 //! The state of a room at each event of its graph. Most states are the room's as of some offset,
 //! and cost nothing: see the decision on federation.
 
-mod known;
+mod event_info;
 mod memo;
 mod tree;
 
@@ -12,10 +12,10 @@ use std::{
 
 use ruma::{EventId, OwnedEventId, events::StateEventType};
 
-pub use known::{Levels, NOBODY, is_about_power};
-use memo::Lent;
+pub use event_info::{Levels, NOBODY, is_about_power};
+use memo::BorrowedMemo;
 pub use memo::{Memo, Memos, Resolved};
-pub use tree::Tree;
+pub use tree::StateTree;
 
 use super::events::{EventRef, EventStore, StoredEvent};
 use logcabin_base::{limits, work};
@@ -32,11 +32,11 @@ pub type Keys = BTreeMap<(StateEventType, Box<str>), Offset>;
 
 /// The state of a room at some event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum View {
+pub enum StateView {
     /// The room's state as of this offset, which is that of a change of state.
     AsOf(Offset),
     /// A state that the room never had as a whole.
-    Own(Tree),
+    Own(StateTree),
 }
 
 /// The event that is being decided, which has no offset yet.
@@ -80,7 +80,7 @@ pub struct Branches<'a> {
     /// The work so far, in examined events: in all, and before the current resolution.
     worked: Cell<usize>,
     begun: Cell<usize>,
-    memo: RefCell<Option<Lent<'a>>>,
+    memo: RefCell<Option<BorrowedMemo<'a>>>,
 }
 
 impl<'a> Branches<'a> {
@@ -113,13 +113,13 @@ impl<'a> Branches<'a> {
         self
     }
 
-    pub fn current(&self) -> View {
+    pub fn current(&self) -> StateView {
         self.as_of(Offset::MAX)
     }
 
     /// The room's state as of an offset.
-    pub fn as_of(&self, at: Offset) -> View {
-        View::AsOf(self.room.last_state_change(at))
+    pub fn as_of(&self, at: Offset) -> StateView {
+        StateView::AsOf(self.room.last_state_change(at))
     }
 
     pub fn find(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
@@ -190,13 +190,13 @@ impl<'a> Branches<'a> {
     /// The event that holds a key in a state.
     pub fn holder(
         &self,
-        view: &View,
+        view: &StateView,
         event_type: &StateEventType,
         state_key: &str,
     ) -> Result<Option<EventRef>, ReadError> {
         let offset = match view {
-            View::AsOf(at) => self.room.state_event(event_type, state_key, *at),
-            View::Own(tree) => {
+            StateView::AsOf(at) => self.room.state_event(event_type, state_key, *at),
+            StateView::Own(tree) => {
                 let mut memo = self.memo();
                 let record = tree.get(memo.number(event_type, state_key));
                 (record != 0).then(|| Memo::offset(record))
@@ -205,13 +205,13 @@ impl<'a> Branches<'a> {
         offset.map_or(Ok(None), |offset| self.get(offset))
     }
 
-    pub fn keys(&self, view: &View) -> Result<Keys, ChainError> {
+    pub fn keys(&self, view: &StateView) -> Result<Keys, ChainError> {
         Ok(match view {
-            View::AsOf(at) => {
+            StateView::AsOf(at) => {
                 let all = self.room.state_map(*at).into_iter();
                 all.map(|(event_type, state_key, event)| ((event_type, state_key), event)).collect()
             }
-            View::Own(tree) => {
+            StateView::Own(tree) => {
                 let memo = self.memo();
                 let entries = tree.entries().into_iter();
                 let named = entries.filter_map(|(key, record)| {
@@ -231,7 +231,7 @@ impl<'a> Branches<'a> {
                     let waits = matches!(effort, Effort::Long(_));
                     self.events.memos().lend(self.room, waits)
                 }
-                None => Lent::private(self.room),
+                None => BorrowedMemo::private(self.room),
             };
             &mut **memo.get_or_insert_with(lend)
         })
@@ -279,14 +279,14 @@ impl<'a> Branches<'a> {
         memo.stand_in(&event.event_id)
     }
 
-    pub fn tree(&self, view: &View) -> Result<Tree, ChainError> {
+    pub fn tree(&self, view: &StateView) -> Result<StateTree, ChainError> {
         match view {
-            View::Own(tree) => Ok(tree.clone()),
-            View::AsOf(at) => self.tree_as_of(&mut self.memo(), *at),
+            StateView::Own(tree) => Ok(tree.clone()),
+            StateView::AsOf(at) => self.tree_as_of(&mut self.memo(), *at),
         }
     }
 
-    fn tree_as_of(&self, memo: &mut Memo, at: Offset) -> Result<Tree, ChainError> {
+    fn tree_as_of(&self, memo: &mut Memo, at: Offset) -> Result<StateTree, ChainError> {
         if let Some(tree) = memo.as_of.get(&at) {
             return Ok(tree.clone());
         }
@@ -303,9 +303,9 @@ impl<'a> Branches<'a> {
         Ok(tree)
     }
 
-    pub fn is_same(&self, one: &View, other: &View) -> Result<bool, ChainError> {
+    pub fn is_same(&self, one: &StateView, other: &StateView) -> Result<bool, ChainError> {
         match (one, other) {
-            (View::AsOf(one), View::AsOf(other)) if one == other => Ok(true),
+            (StateView::AsOf(one), StateView::AsOf(other)) if one == other => Ok(true),
             _ => Ok(self.tree(one)? == self.tree(other)?),
         }
     }
@@ -321,14 +321,14 @@ impl<'a> Branches<'a> {
     }
 
     /// The state before an event; `None` if it has no place in the room.
-    pub fn before(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
+    pub fn before(&self, event: &StoredEvent) -> Result<Option<StateView>, ChainError> {
         let mut memo = self.memo();
         let mut steps = Vec::new();
         let mut earlier: Option<EventRef> = None;
         let mut view = loop {
             let event = earlier.as_deref().unwrap_or(event);
             if let Some(tree) = memo.before.get(&event.offset) {
-                break View::Own(tree.clone());
+                break StateView::Own(tree.clone());
             }
             let Some(noted) = self.noted(event) else { return Ok(None) };
             let Some(noted) = noted else { break self.as_of(event.offset.prev()) };
@@ -337,7 +337,7 @@ impl<'a> Branches<'a> {
                 steps.push(Step::changes(&mut memo, event.offset, noted));
             }
             let (base, is_after) = match noted.base {
-                StateBase::At(at) => break View::AsOf(at),
+                StateBase::At(at) => break StateView::AsOf(at),
                 StateBase::After(base) => (base, true),
                 StateBase::Before(base) => (base, false),
                 StateBase::Part(_) => match self.part_before(event) {
@@ -363,8 +363,8 @@ impl<'a> Branches<'a> {
         };
         let Some(last) = steps.len().checked_sub(1) else { return Ok(Some(view)) };
         let mut tree = match view {
-            View::AsOf(at) => self.tree_as_of(&mut memo, at)?,
-            View::Own(tree) => tree,
+            StateView::AsOf(at) => self.tree_as_of(&mut memo, at)?,
+            StateView::Own(tree) => tree,
         };
         for (number, step) in steps.into_iter().rev().enumerate() {
             for (key, record) in step.changes {
@@ -376,7 +376,7 @@ impl<'a> Branches<'a> {
                 memo.before.put(offset, tree.clone(), limits::RESOLUTION_STATES);
             }
         }
-        view = View::Own(tree);
+        view = StateView::Own(tree);
         Ok(Some(view))
     }
 
@@ -388,7 +388,7 @@ impl<'a> Branches<'a> {
     }
 
     /// The state after an event; `None` if it has no place in the room.
-    pub fn after(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
+    pub fn after(&self, event: &StoredEvent) -> Result<Option<StateView>, ChainError> {
         if is_alone(event) {
             return Ok(Some(self.as_of(event.offset)));
         }
@@ -400,25 +400,25 @@ impl<'a> Branches<'a> {
     }
 
     /// A state after a state event is added to it.
-    pub fn with(&self, view: View, event: &StoredEvent) -> Result<View, ChainError> {
+    pub fn with(&self, view: StateView, event: &StoredEvent) -> Result<StateView, ChainError> {
         let Some((event_type, state_key)) = event.key() else { return Ok(view) };
         let mut tree = self.tree(&view)?;
         let mut memo = self.memo();
         let (key, record) =
             (memo.number(&event_type, &state_key), self.record_of(&mut memo, event));
         tree.set(key, record);
-        Ok(View::Own(tree))
+        Ok(StateView::Own(tree))
     }
 
     pub fn state_of(
         &self,
         events: impl IntoIterator<Item = ((StateEventType, Box<str>), Offset)>,
-    ) -> View {
-        let (mut memo, mut tree) = (self.memo(), Tree::default());
+    ) -> StateView {
+        let (mut memo, mut tree) = (self.memo(), StateTree::default());
         for ((event_type, state_key), offset) in events {
             tree.set(memo.number(&event_type, &state_key), offset.get());
         }
-        View::Own(tree)
+        StateView::Own(tree)
     }
 
     /// The auth chains of these events, together.

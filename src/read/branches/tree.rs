@@ -15,7 +15,7 @@ const BITS: u32 = WIDTH.trailing_zeros();
 
 /// A state: the record that holds each key, by the key's number.
 #[derive(Clone, Debug, Default)]
-pub struct Tree {
+pub struct StateTree {
     root: Option<Arc<Node>>,
     /// How many levels are above the leaves.
     levels: u32,
@@ -48,7 +48,7 @@ fn part(key: u32, record: u64) -> u128 {
     u128::from(high.hash_one((key, record))) << 64 | u128::from(low.hash_one((key, record)))
 }
 
-impl Tree {
+impl StateTree {
     /// Distinguishes this state from others within this process. It is the sum of a hash for each
     /// entry, and therefore cheap to keep up to date.
     pub const fn hash(&self) -> u128 {
@@ -137,13 +137,13 @@ impl Tree {
 }
 
 /// Two states are the same if they have the same hash.
-impl PartialEq for Tree {
+impl PartialEq for StateTree {
     fn eq(&self, other: &Self) -> bool {
         (self.hash, self.len) == (other.hash, other.len)
     }
 }
 
-impl Eq for Tree {}
+impl Eq for StateTree {}
 
 const fn at(key: u32, level: u32) -> usize {
     (key >> (BITS * level)) as usize % WIDTH
@@ -195,8 +195,8 @@ mod tests {
 
     use super::*;
 
-    fn made(entries: &[(u32, u64)]) -> (Tree, BTreeMap<u32, u64>) {
-        let (mut tree, mut map) = (Tree::default(), BTreeMap::new());
+    fn made(entries: &[(u32, u64)]) -> (StateTree, BTreeMap<u32, u64>) {
+        let (mut tree, mut map) = (StateTree::default(), BTreeMap::new());
         for (key, record) in entries {
             tree.set(*key, *record);
             map.insert(*key, *record);

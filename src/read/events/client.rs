@@ -90,10 +90,10 @@ struct ForEveryone<'a> {
 /// That part as JSON, up to the point where more members can follow. It is serialized once, because
 /// a message goes to everyone in its room.
 #[derive(Debug, Default)]
-pub struct Shared(OnceLock<Made>);
+pub struct Shared(OnceLock<SharedJson>);
 
 #[derive(Debug)]
-struct Made {
+struct SharedJson {
     text: Box<str>,
     /// The position of the room id.
     room_id: usize,
@@ -122,7 +122,10 @@ impl Shared {
             });
             let whole = whole.get();
             let text = whole.strip_suffix('}').unwrap_or(whole);
-            Made { text: text.into(), room_id: text.rfind(",\"room_id\":").unwrap_or(text.len()) }
+            SharedJson {
+                text: text.into(),
+                room_id: text.rfind(",\"room_id\":").unwrap_or(text.len()),
+            }
         });
         if with_room_id { &made.text } else { &made.text[..made.room_id] }
     }

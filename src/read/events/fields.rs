@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 /// The requested fields of an event, as a tree of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields(BTreeMap<String, Wanted>);
+pub struct Fields(BTreeMap<String, FieldSelection>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
+enum FieldSelection {
     Whole,
     Parts(Fields),
 }
@@ -27,22 +27,22 @@ impl Fields {
     fn add(&mut self, path: &[String]) {
         let Some((name, rest)) = path.split_first() else { return };
         if rest.is_empty() {
-            self.0.insert(name.clone(), Wanted::Whole);
+            self.0.insert(name.clone(), FieldSelection::Whole);
             return;
         }
-        let empty = || Wanted::Parts(Self::default());
-        if let Wanted::Parts(parts) = self.0.entry(name.clone()).or_insert_with(empty) {
+        let empty = || FieldSelection::Parts(Self::default());
+        if let FieldSelection::Parts(parts) = self.0.entry(name.clone()).or_insert_with(empty) {
             parts.add(rest);
         }
     }
 
     /// The requested part of `object`. A path that does not exist adds nothing.
     pub fn of(&self, object: &Map<String, Value>) -> Map<String, Value> {
-        let part = |(name, wanted): (&String, &Wanted)| {
+        let part = |(name, wanted): (&String, &FieldSelection)| {
             let value = object.get(name)?;
             let value = match wanted {
-                Wanted::Whole => value.clone(),
-                Wanted::Parts(parts) => {
+                FieldSelection::Whole => value.clone(),
+                FieldSelection::Parts(parts) => {
                     let part = parts.of(value.as_object()?);
                     (!part.is_empty()).then_some(Value::Object(part))?
                 }

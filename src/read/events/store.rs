@@ -118,7 +118,9 @@ impl EventStore {
 
     /// Rotates to the server's newest key for signing.
     pub fn sign_anew(&self, state: &State) {
-        let (Some(keys), Some(key)) = (self.keys.get(), state.peers.own_key()) else { return };
+        let (Some(keys), Some(key)) = (self.keys.get(), state.federation_keys.own_key()) else {
+            return;
+        };
         if let Err(error) = keys.rotate(&key) {
             tracing::error!(%error, "the server keeps signing with its former key");
         }

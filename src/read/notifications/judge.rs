@@ -7,7 +7,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use tracing::warn;
 
 use super::{
-    Extent, Glob, Judgement, Levels, Moment, Outcome, Rules, Steps, Subject, Text, ruleset,
+    EventContext, Extent, Glob, Judgement, Levels, Outcome, Rules, Steps, Subject, Text, ruleset,
 };
 use crate::events::{Derived, EventRef, EventStore, StoredEvent};
 use logcabin_base::limits;
@@ -49,7 +49,7 @@ impl Judge<'_> {
         }
         let rules = self.rules(rules)?;
         let subject = self.events.derived(at, || Ok(Subject::new(event)))?;
-        let moment = At { judge: *self, at };
+        let moment = EventAt { judge: *self, at };
         let judgement = rules.judge(&subject, &event.sender, &self.room.id, &moment)?;
         if let Judgement::Exhausted { first: true } = judgement {
             warn!(
@@ -119,12 +119,12 @@ impl Judge<'_> {
 }
 
 /// The circumstances of an event, read from the projections.
-struct At<'a> {
+struct EventAt<'a> {
     judge: Judge<'a>,
     at: Offset,
 }
 
-impl Moment for At<'_> {
+impl EventContext for EventAt<'_> {
     fn user_id(&self) -> &UserId {
         self.judge.user_id
     }

@@ -14,6 +14,6 @@ pub mod unread;
 pub use judge::{Ignored, Judge, ignored};
 pub use levels::Levels;
 pub use logcabin_base::glob::{Extent, Glob, PART_CHARS, Steps, Text};
-pub use rules::{Circumstances, Judgement, Moment, Outcome, Rules};
+pub use rules::{Circumstances, EventContext, Judgement, Outcome, Rules};
 pub use subject::Subject;
 pub use unread::{Count, Counts, CountsError, Unread, UnreadEvent};

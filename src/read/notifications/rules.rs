@@ -38,7 +38,7 @@ use logcabin_log::ReadError;
 
 /// The circumstances of an event: its room and the user in it at that time. They are looked up only
 /// if a rule needs them.
-pub trait Moment {
+pub trait EventContext {
     fn user_id(&self) -> &UserId;
 
     /// The number of joined members.
@@ -62,7 +62,7 @@ pub struct Circumstances<'a> {
     pub levels: &'a Levels,
 }
 
-impl Moment for Circumstances<'_> {
+impl EventContext for Circumstances<'_> {
     fn user_id(&self) -> &UserId {
         self.user_id
     }
@@ -129,13 +129,13 @@ struct Patterns {
 
 #[derive(Debug)]
 struct Pattern {
-    of: Place,
+    of: MatchTarget,
     glob: Glob,
 }
 
 /// What a pattern is matched with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum MatchTarget {
     /// The words of `content.body`.
     Body,
     /// The whole value of the property with this index in [`Patterns::paths`].
@@ -201,7 +201,7 @@ static COMMON: LazyLock<Vec<OfEvent>> = LazyLock::new(|| {
 /// The conditions in [`COMMON`] that hold for an event.
 fn common(subject: &Subject) -> u64 {
     static NONE: Patterns = Patterns { patterns: Vec::new(), paths: Vec::new() };
-    let mut look = Look::new(&NONE, subject, &Nobody);
+    let mut look = Evaluation::new(&NONE, subject, &Nobody);
     COMMON
         .iter()
         .enumerate()
@@ -259,9 +259,9 @@ impl Rules {
         subject: &Subject,
         sender: &UserId,
         room_id: &RoomId,
-        moment: &impl Moment,
+        moment: &impl EventContext,
     ) -> Result<Judgement<'_>, ReadError> {
-        let mut look = Look::new(&self.patterns, subject, moment);
+        let mut look = Evaluation::new(&self.patterns, subject, moment);
         let found = self.first_match(&mut look, sender, room_id);
         match found {
             Ok(outcome) => Ok(Judgement::Of(outcome)),
@@ -272,9 +272,9 @@ impl Rules {
         }
     }
 
-    fn first_match<M: Moment>(
+    fn first_match<M: EventContext>(
         &self,
-        look: &mut Look<'_, M>,
+        look: &mut Evaluation<'_, M>,
         sender: &UserId,
         room_id: &RoomId,
     ) -> Result<Option<&Arc<Outcome>>, Stop> {
@@ -332,16 +332,16 @@ impl From<ReadError> for Stop {
 /// Collects the patterns of a user's rules.
 #[derive(Default)]
 struct Interner {
-    patterns: HashMap<(Place, Glob), usize>,
+    patterns: HashMap<(MatchTarget, Glob), usize>,
     paths: HashMap<Vec<String>, usize>,
 }
 
 impl Interner {
     /// The index of a pattern for a property, or for `content.body`.
     fn number(&mut self, path: Option<Vec<String>>, glob: Glob) -> usize {
-        let of = path.map_or(Place::Body, |path| {
+        let of = path.map_or(MatchTarget::Body, |path| {
             let next = self.paths.len();
-            Place::Property(*self.paths.entry(path).or_insert(next))
+            MatchTarget::Property(*self.paths.entry(path).or_insert(next))
         });
         let next = self.patterns.len();
         *self.patterns.entry((of, glob)).or_insert(next)
@@ -360,7 +360,7 @@ impl Interner {
 }
 
 /// The evaluation of one event: its intermediate results and its cost.
-struct Look<'a, M> {
+struct Evaluation<'a, M> {
     patterns: &'a Patterns,
     subject: &'a Subject,
     moment: &'a M,
@@ -371,7 +371,7 @@ struct Look<'a, M> {
     texts: Vec<OnceCell<glob::Text>>,
 }
 
-impl<'a, M: Moment> Look<'a, M> {
+impl<'a, M: EventContext> Evaluation<'a, M> {
     fn new(patterns: &'a Patterns, subject: &'a Subject, moment: &'a M) -> Self {
         // The only patterns of default rules are those that are matched for everyone at once.
         Self {
@@ -408,11 +408,11 @@ impl<'a, M: Moment> Look<'a, M> {
             return false;
         };
         let matches = known.unwrap_or_else(|| match pattern.of {
-            Place::Body => {
+            MatchTarget::Body => {
                 let body = self.subject.body();
                 body.is_some_and(|body| pattern.glob.matches(body, Extent::Words, &mut self.steps))
             }
-            Place::Property(path) => {
+            MatchTarget::Property(path) => {
                 let text = patterns.paths.get(path).and_then(|path| self.get(path));
                 let text = text.and_then(Value::as_str);
                 text.zip(self.texts.get(path)).is_some_and(|(text, prepared)| {
@@ -470,7 +470,7 @@ impl Rule {
         new
     }
 
-    fn matches<M: Moment>(&self, look: &mut Look<'_, M>) -> Result<bool, Stop> {
+    fn matches<M: EventContext>(&self, look: &mut Evaluation<'_, M>) -> Result<bool, Stop> {
         if look.subject.common_or(common) & self.common != self.common {
             return Ok(false);
         }
@@ -535,7 +535,7 @@ impl Condition {
         }
     }
 
-    fn holds<M: Moment>(&self, look: &mut Look<'_, M>) -> Result<bool, ReadError> {
+    fn holds<M: EventContext>(&self, look: &mut Evaluation<'_, M>) -> Result<bool, ReadError> {
         let moment = look.moment;
         let user = || moment.user_id().as_str();
         Ok(match self {
@@ -570,7 +570,7 @@ impl Condition {
 /// A condition on the event alone does not depend on the user.
 struct Nobody;
 
-impl Moment for Nobody {
+impl EventContext for Nobody {
     fn user_id(&self) -> &UserId {
         someone()
     }
@@ -589,7 +589,7 @@ impl Moment for Nobody {
 }
 
 impl OfEvent {
-    fn is_met<M: Moment>(&self, look: &mut Look<'_, M>) -> bool {
+    fn is_met<M: EventContext>(&self, look: &mut Evaluation<'_, M>) -> bool {
         match self {
             Self::Match(path, glob) => {
                 let text = look.get(path).and_then(Value::as_str);
@@ -801,7 +801,7 @@ mod tests {
             assert!(matches!(again, Judgement::Exhausted { first: false }), "reported twice");
         }
         let outcome = judgement.outcome().map(Arc::clone);
-        let mut look = Look::new(&rules.patterns, &subject, &moment);
+        let mut look = Evaluation::new(&rules.patterns, &subject, &moment);
         let _ = rules.first_match(&mut look, user_id!("@ann:test"), room_id);
         (outcome, exhausted, look.steps.count())
     }

@@ -14,7 +14,7 @@
 //! An event that stops counting never counts again. So the counts are a projection that is computed
 //! on demand, cached (across restarts, too: see [`kept`]) and updated with new events.
 
-mod kept;
+mod stored;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -26,8 +26,8 @@ use quick_cache::{Weighter, sync::Cache};
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-pub use self::kept::CountsError;
-pub use self::kept::written_at;
+pub use self::stored::CountsError;
+pub use self::stored::written_at;
 use super::Judge;
 use crate::events::{EventRef, EventStore};
 use logcabin_base::{
@@ -114,7 +114,7 @@ impl Counts {
 }
 
 /// The cached counts, by user and room. The cache is bounded; evicted counts are computed again.
-pub struct Unread(Cache<(OwnedUserId, OwnedRoomId), Kept, BySize>);
+pub struct Unread(Cache<(OwnedUserId, OwnedRoomId), CacheEntry, BySize>);
 
 impl std::fmt::Debug for Unread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -282,7 +282,7 @@ impl Unread {
             let bytes = memo.bytes();
             if kept.bytes != bytes {
                 // It is new or has changed its size, so the cache must be told.
-                self.0.insert(key, Kept { bytes, memo: Arc::clone(&kept.memo) });
+                self.0.insert(key, CacheEntry { bytes, memo: Arc::clone(&kept.memo) });
             }
         }
         Ok(look(&memo, at))
@@ -290,13 +290,13 @@ impl Unread {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Kept {
+struct CacheEntry {
     memo: Arc<Mutex<Memo>>,
     /// Its approximate size in bytes when it was put into the cache.
     bytes: u64,
 }
 
-impl Kept {
+impl CacheEntry {
     fn new(memo: Memo) -> Self {
         Self { bytes: memo.bytes(), memo: Arc::new(Mutex::new(memo)) }
     }
@@ -305,8 +305,8 @@ impl Kept {
 #[derive(Clone)]
 struct BySize;
 
-impl Weighter<(OwnedUserId, OwnedRoomId), Kept> for BySize {
-    fn weight(&self, _: &(OwnedUserId, OwnedRoomId), kept: &Kept) -> u64 {
+impl Weighter<(OwnedUserId, OwnedRoomId), CacheEntry> for BySize {
+    fn weight(&self, _: &(OwnedUserId, OwnedRoomId), kept: &CacheEntry) -> u64 {
         kept.bytes
     }
 }

@@ -17,7 +17,7 @@ use logcabin_state::Membership;
 
 /// The earlier position of a client that starts over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CameFrom {
+pub struct UndonePosition {
     /// The position that it named.
     pub token: Token,
     /// The last record before it that still exists.
@@ -26,9 +26,9 @@ pub struct CameFrom {
 
 /// The rooms that the user left after `from`, or that were taken from them, each with the record
 /// that caused it.
-pub(super) fn rooms(view: &View<'_>, from: CameFrom) -> BTreeMap<OwnedRoomId, Offset> {
+pub(super) fn rooms(view: &View<'_>, from: UndonePosition) -> BTreeMap<OwnedRoomId, Offset> {
     let (user_id, at) = (view.user_id(), view.at());
-    let CameFrom { token, after } = from;
+    let UndonePosition { token, after } = from;
     let mut gone = BTreeMap::new();
     for part in view.state.memberships.of(user_id, at) {
         let ended = matches!(part.membership, Membership::Leave | Membership::Ban);

@@ -16,11 +16,11 @@ use logcabin_record::Offset;
 
 /// The known members of all devices. The cache is bounded; the least recently used are evicted.
 #[derive(Debug)]
-pub struct KnownMembers(Cache<Offset, Kept, ByWeight>);
+pub struct KnownMembers(Cache<Offset, CacheEntry, ByWeight>);
 
 /// The members that one session of a device was sent.
 #[derive(Debug, Default)]
-pub(super) struct Device {
+pub(super) struct SentMembers {
     /// Member event → the position of the response that contained it.
     sent: HashMap<Offset, Offset>,
     newest: Offset,
@@ -32,8 +32,8 @@ pub(super) struct Device {
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
-    device: Arc<Mutex<Device>>,
+struct CacheEntry {
+    device: Arc<Mutex<SentMembers>>,
     /// In bytes, when it was put into the cache: a cache requires that weights do not change.
     weight: u64,
 }
@@ -41,8 +41,8 @@ struct Kept {
 #[derive(Clone, Debug)]
 struct ByWeight;
 
-impl Weighter<Offset, Kept> for ByWeight {
-    fn weight(&self, _: &Offset, kept: &Kept) -> u64 {
+impl Weighter<Offset, CacheEntry> for ByWeight {
+    fn weight(&self, _: &Offset, kept: &CacheEntry) -> u64 {
         kept.weight
     }
 }
@@ -54,23 +54,23 @@ impl KnownMembers {
     }
 
     /// What the device of this session knows when it syncs from `since`.
-    pub(super) fn of(&self, session: Offset, since: Option<Offset>) -> Arc<Mutex<Device>> {
+    pub(super) fn of(&self, session: Offset, since: Option<Offset>) -> Arc<Mutex<SentMembers>> {
         let known = self.0.get(&session).map_or_else(Arc::default, |kept| kept.device);
         lock_at_length(&known).forget_after(since.unwrap_or(Offset::ZERO));
         known
     }
 
     /// Stores what a device was sent.
-    pub(super) fn keep(&self, session: Offset, device: Arc<Mutex<Device>>) {
+    pub(super) fn keep(&self, session: Offset, device: Arc<Mutex<SentMembers>>) {
         // The size of an entry in the map, and of a device without entries.
         let inner = lock_at_length(&device);
         let weight = (inner.sent.len() + inner.begun.len()) as u64 * 24 + 192;
         drop(inner);
-        self.0.insert(session, Kept { device, weight });
+        self.0.insert(session, CacheEntry { device, weight });
     }
 }
 
-impl Device {
+impl SentMembers {
     /// Whether the device has this member event of the room that was created at `room`.
     pub(super) fn has(&self, room: Offset, member: Offset) -> bool {
         let begun = self.begun.get(&room).copied().unwrap_or_default();

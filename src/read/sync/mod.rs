@@ -18,7 +18,7 @@ pub mod v3;
 use std::collections::BTreeSet;
 
 pub use effort::{Effort, LookError, TooLong};
-pub use gone::CameFrom;
+pub use gone::UndonePosition;
 pub use lazy::KnownMembers;
 use ruma::{OwnedRoomId, RoomId};
 pub use summary::heroes;

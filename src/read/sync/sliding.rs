@@ -21,9 +21,9 @@ use ruma::OwnedRoomId;
 use serde::Serialize;
 
 use self::{
-    connection::{Addition, Connection, Form, RoomChange, Sent},
+    connection::{Addition, Connection, Form, RoomChange, SentRoom},
     extensions::{Extensions, Source},
-    list::{Facts, Order, Touched},
+    list::{ChangedRoom, FilterInput, Order},
     room::{Outcome, RoomResult, RoomSync},
     rules::{Matched, Rule},
 };
@@ -31,7 +31,7 @@ pub use self::{
     connection::{Connections, Resumed, UnknownPos},
     rules::{BadRules, Filters, ListConfig, RoomConfig, Rules},
 };
-use super::{CameFrom, Effort, TooLong, account_data, changed_rooms, gone};
+use super::{Effort, TooLong, UndonePosition, account_data, changed_rooms, gone};
 use crate::{
     notifications::Unread,
     view::{ByteBudget, View, token::Pos},
@@ -75,7 +75,7 @@ struct ListResult {
 
 /// A response that may still be discarded: the connection does not know of it.
 #[derive(Debug)]
-pub struct Look {
+pub struct PendingResponse {
     lists: BTreeMap<String, ListResult>,
     rooms: BTreeMap<OwnedRoomId, RoomResult>,
     extensions: Extensions,
@@ -84,7 +84,7 @@ pub struct Look {
     addition: Addition,
 }
 
-impl Look {
+impl PendingResponse {
     /// Whether it contains nothing new.
     pub const fn is_empty(&self) -> bool {
         self.is_empty
@@ -127,16 +127,16 @@ pub fn look(
     view: &View<'_>,
     rules: &Rules,
     resumed: &Resumed,
-    came_from: Option<CameFrom>,
+    came_from: Option<UndonePosition>,
     Memory { unread, epoch, effort }: Memory<'_>,
-) -> Result<Look, SlidingError> {
+) -> Result<PendingResponse, SlidingError> {
     let mut connection = resumed.lock()?;
     let account = view.state.accounts.get(view.user_id());
     // Locked for a moment at a time: writes to the account must not wait for a long attempt.
     let account = account.as_deref();
     let since = connection.has.at;
     let direct = connection.direct(view, account)?;
-    let facts = Facts { account, direct: &direct };
+    let facts = FilterInput { account, direct: &direct };
     let touched = touched(view, since, facts)?;
     let parts: Vec<_> = touched.iter().map(|touched| touched.part.clone()).collect();
     effort.suffices(view, since, &parts, unread)?;
@@ -221,7 +221,7 @@ pub fn look(
         rooms: changes,
     };
     let lists = counts.into_iter().map(|(name, count)| (name, ListResult { count })).collect();
-    Ok(Look { lists, rooms, extensions, is_empty, epoch, addition })
+    Ok(PendingResponse { lists, rooms, extensions, is_empty, epoch, addition })
 }
 
 /// What is requested of a room. Rooms in the same lists share it.
@@ -239,14 +239,18 @@ fn rule(
 }
 
 /// A room that the client has but no longer requests: news after `since` is not sent.
-fn unwanted(sent: &Sent, since: Offset) -> Outcome {
+fn unwanted(sent: &SentRoom, since: Offset) -> Outcome {
     let mut sent = sent.clone();
     sent.events = sent.events.behind(since);
     Outcome { result: None, sent: Some(sent), members: Vec::new(), all_members: false }
 }
 
 /// The user's rooms that may have news after `since`.
-fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touched>, ReadError> {
+fn touched(
+    view: &View<'_>,
+    since: Offset,
+    facts: FilterInput<'_>,
+) -> Result<Vec<ChangedRoom>, ReadError> {
     if since == Offset::ZERO {
         // All lists are built from scratch.
         return Ok(Vec::new());
@@ -275,7 +279,7 @@ fn touched(view: &View<'_>, since: Offset, facts: Facts<'_>) -> Result<Vec<Touch
     let parts = changed_rooms(view, since, also).into_iter();
     let with_room = parts.filter_map(|part| {
         let room = view.state.rooms.get(&part.room_id)?;
-        Some(Touched { part, room })
+        Some(ChangedRoom { part, room })
     });
     Ok(with_room.collect())
 }
@@ -289,7 +293,7 @@ fn candidates(
     view: &View<'_>,
     connection: &Connection,
     rules: &Rules,
-    touched: &[Touched],
+    touched: &[ChangedRoom],
     same: bool,
 ) -> Vec<(Arc<Room>, Matched)> {
     let orders: Vec<(&Order, &rules::List)> = rules
@@ -372,8 +376,8 @@ impl Connection {
         &mut self,
         view: &View<'_>,
         rules: &Rules,
-        touched: &[Touched],
-        facts: Facts<'_>,
+        touched: &[ChangedRoom],
+        facts: FilterInput<'_>,
     ) -> Result<bool, ReadError> {
         let mut before = std::mem::take(&mut self.orders);
         let mut followed = true;

@@ -10,7 +10,7 @@ use logcabin_state::Room;
 
 /// A part of a timeline.
 #[derive(Debug)]
-pub(super) struct Stretch {
+pub(super) struct TimelineSlice {
     /// The events, oldest first.
     pub(super) events: Vec<EventRef>,
     /// Whether visible events between `since` and the first one were left out.
@@ -22,7 +22,7 @@ pub(super) struct Stretch {
     pub(super) at: Offset,
 }
 
-impl Stretch {
+impl TimelineSlice {
     /// The newest visible events after `since`, up to and including `at`, at most `limit`.
     pub(super) fn newest<'a>(
         view: &View<'a>,

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use self::rooms::{InvitedRoom, JoinedRoom, KnockedRoom, LeftRoom, RoomSync};
 use super::{
-    CameFrom, Effort, KnownMembers, LookError, account_data, device_lists::DeviceLists, gone,
+    Effort, KnownMembers, LookError, UndonePosition, account_data, device_lists::DeviceLists, gone,
     key_counts::KeyCounts, to_device,
 };
 use crate::{
@@ -36,7 +36,7 @@ pub struct Request {
     /// The client's position; `None` for an initial sync.
     pub since: Option<Offset>,
     /// For a client whose position was undone by a restore: that position.
-    pub came_from: Option<CameFrom>,
+    pub came_from: Option<UndonePosition>,
     /// Whether the full state of every joined room is requested.
     pub full_state: bool,
     /// Whether the state after the timeline is requested instead of the one before it.

@@ -22,12 +22,12 @@ use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_record::Offset;
 use logcabin_state::{
-    Membership, RelatesTo, Room, Sought,
+    ChildQuery, Membership, RelatesTo, Room,
     relations::{REFERENCE, REPLACE, THREAD},
 };
 
 /// Formats one room's events. What it needs to know of the viewer is looked up once, on demand.
-pub(super) struct Sight<'v> {
+pub(super) struct RoomFormatter<'v> {
     view: &'v View<'v>,
     room: &'v Room,
     visibility: OnceCell<Visibility<'v>>,
@@ -46,7 +46,7 @@ enum Bundle {
     Nothing,
 }
 
-impl<'v> Sight<'v> {
+impl<'v> RoomFormatter<'v> {
     pub(super) const fn new(view: &'v View<'v>, room: &'v Room) -> Self {
         Self {
             view,
@@ -67,7 +67,7 @@ impl<'v> Sight<'v> {
         Ok(form.with_wanted_fields(self.event(event, form, bundle)?))
     }
 
-    /// Like [`Sight::form`], without content, as if it had been redacted.
+    /// Like [`RoomFormatter::form`], without content, as if it had been redacted.
     pub(super) fn form_without_content(
         &self,
         event: &EventRef,
@@ -251,7 +251,7 @@ impl<'v> Sight<'v> {
         &self,
         root: Offset,
         of: Option<&UserId>,
-        sought: &Sought<'_>,
+        sought: &ChildQuery<'_>,
     ) -> Result<Option<EventRef>, ReadError> {
         let newest = |most| match of {
             Some(user_id) => self.room.newest_children_of(root, THREAD, user_id, sought, most),
@@ -270,7 +270,7 @@ impl<'v> Sight<'v> {
 
     /// How many of the counted replies have expired and wait for the next sweep. They are among the
     /// oldest.
-    fn over(&self, root: Offset, sought: &Sought<'_>) -> Result<usize, ReadError> {
+    fn over(&self, root: Offset, sought: &ChildQuery<'_>) -> Result<usize, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let Some(youngest_ms) = self.view.events.youngest_over_ms(room) else { return Ok(0) };
         let most = limits::SCANNED_CHILDREN.min(self.looks.get());
@@ -317,8 +317,8 @@ impl<'v> Sight<'v> {
     pub(super) fn sought<'a>(
         &'a self,
         stretches: &'a [(Offset, Offset)],
-    ) -> Result<Sought<'a>, ReadError> {
-        Ok(Sought { stretches, without: self.ignored()?, at: self.view.at() })
+    ) -> Result<ChildQuery<'a>, ReadError> {
+        Ok(ChildQuery { stretches, without: self.ignored()?, at: self.view.at() })
     }
 
     /// The visible ranges of the timeline.

@@ -27,7 +27,7 @@ pub fn room_keys(
 ) -> Result<Option<RoomKeys>, ReadError> {
     let mut by_record: BTreeMap<Offset, Vec<(OwnedRoomId, String)>> = BTreeMap::new();
     {
-        let Some(backups) = state.backups.get(user_id) else { return Ok(None) };
+        let Some(backups) = state.key_backups.get(user_id) else { return Ok(None) };
         let backups = backups.read();
         let Some(backup) = backups.get(version) else { return Ok(None) };
         for (room_id, session_id, record) in backup.keys(room_id, session_id) {
@@ -66,7 +66,7 @@ pub fn next_room_keys(
 ) -> Result<Option<Vec<PlacedKey>>, ReadError> {
     let mut by_record: BTreeMap<Offset, Vec<(OwnedRoomId, String)>> = BTreeMap::new();
     {
-        let Some(backups) = state.backups.get(user_id) else { return Ok(None) };
+        let Some(backups) = state.key_backups.get(user_id) else { return Ok(None) };
         let backups = backups.read();
         let Some(backup) = backups.get(version) else { return Ok(None) };
         let mut bytes = 0;

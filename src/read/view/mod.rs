@@ -18,7 +18,7 @@ use std::{cell::Cell, collections::HashSet, sync::Arc};
 use ruma::{RoomId, UserId, events::StateEventType};
 use serde_json::value::RawValue;
 
-use self::{filter::EventFilter, form::Sight, visibility::Visibility};
+use self::{filter::EventFilter, form::RoomFormatter, visibility::Visibility};
 use crate::{
     events::{ClientEvent, EventForm, EventRef, EventStore, StoredEvent, Viewer, as_shown, strip},
     notifications::{self, Ignored},
@@ -147,7 +147,7 @@ impl<'a> View<'a> {
         event: &EventRef,
         form: &EventForm,
     ) -> Result<ClientEvent, ReadError> {
-        Sight::new(self, room).form(event, form)
+        RoomFormatter::new(self, room).form(event, form)
     }
 
     /// Like [`View::client_event`], for several events.
@@ -157,7 +157,7 @@ impl<'a> View<'a> {
         events: &[EventRef],
         form: &EventForm,
     ) -> Result<Vec<ClientEvent>, ReadError> {
-        let sight = Sight::new(self, room);
+        let sight = RoomFormatter::new(self, room);
         events.iter().map(|event| sight.form(event, form)).collect()
     }
 

@@ -6,7 +6,7 @@ use logcabin_log::ReadError;
 use logcabin_record::Offset;
 use logcabin_state::{
     Room,
-    rooms::gaps::{Place, Reading},
+    rooms::gaps::{ReadOptions, TimelinePosition},
 };
 
 /// A part of a room's history.
@@ -15,18 +15,18 @@ pub struct PastPage {
     /// The events, in the requested direction.
     pub events: Vec<EventRef>,
     /// The position after the last examined event; `None` at the end of the range.
-    pub next: Option<Place>,
+    pub next: Option<TimelinePosition>,
     /// The position after the last event, in the direction of the page.
-    pub last: Option<Place>,
+    pub last: Option<TimelinePosition>,
     /// The gap at which the page ends, if more of it may be found.
     pub open: Option<Offset>,
 }
 
 /// The requested part of a room's history.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    pub from: Place,
-    pub to: Place,
+pub struct HistoryRange {
+    pub from: TimelinePosition,
+    pub to: TimelinePosition,
     /// Whether `to` is before `from`.
     pub backward: bool,
     /// Whether a page ends at a gap if more of it may be found.
@@ -38,13 +38,13 @@ impl<'a> View<'a> {
     pub fn past(
         &self,
         room: &Room,
-        wanted: Wanted,
+        wanted: HistoryRange,
         limit: impl Into<PageLimit<'a>>,
         filter: &EventFilter,
     ) -> Result<PastPage, ReadError> {
         let at = self.at();
-        let reading = Reading { at, now_ms: self.viewer.now_ms, stops: wanted.stops };
-        let end = Place::After(at);
+        let reading = ReadOptions { at, now_ms: self.viewer.now_ms, stops: wanted.stops };
+        let end = TimelinePosition::After(at);
         let (from, to) = if wanted.backward {
             (wanted.from.min(end), wanted.to)
         } else {

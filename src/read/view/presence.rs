@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::{View, filter::EventFilter};
 use crate::events::to_raw;
 use logcabin_record::{Offset, command::PresenceState};
-use logcabin_state::{Membership, RoomMembership, presence::Shown};
+use logcabin_state::{Membership, RoomMembership, presence::UserPresence};
 
 impl View<'_> {
     /// The `m.presence` events that are new after `since`: of users whose presence changed, and of
@@ -104,7 +104,7 @@ pub struct Content<'a> {
 }
 
 /// The presence event of a user.
-pub fn event(user_id: &UserId, shown: &Shown, now_ms: u64) -> Box<RawValue> {
+pub fn event(user_id: &UserId, shown: &UserPresence, now_ms: u64) -> Box<RawValue> {
     to_raw(&Event {
         content: Content::of(shown, shown.last_active_ms, now_ms),
         sender: user_id,
@@ -114,7 +114,7 @@ pub fn event(user_id: &UserId, shown: &Shown, now_ms: u64) -> Box<RawValue> {
 
 impl<'a> Content<'a> {
     /// The presence of a user who was last active at `last_active_ms`.
-    pub fn of(shown: &'a Shown, last_active_ms: u64, now_ms: u64) -> Self {
+    pub fn of(shown: &'a UserPresence, last_active_ms: u64, now_ms: u64) -> Self {
         Self {
             currently_active: (shown.presence == PresenceState::Online)
                 .then_some(shown.currently_active),

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use ruma::EventId;
 
-use super::{Page, View, filter::EventFilter, form::Sight, shown_bytes};
+use super::{Page, View, filter::EventFilter, form::RoomFormatter, shown_bytes};
 use crate::events::{ClientEvent, EventForm, EventRef};
 use logcabin_base::limits;
 use logcabin_log::ReadError;
@@ -13,7 +13,7 @@ use logcabin_state::{RelatesTo, Room};
 
 /// The requested related events.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct RelationQuery<'a> {
     /// The relation type.
     pub rel_type: Option<&'a str>,
     pub event_type: Option<&'a str>,
@@ -24,7 +24,7 @@ pub struct Wanted<'a> {
 /// The range of a page: `Backward` goes from an offset (inclusive) back to another (exclusive),
 /// `Forward` from one (exclusive) to another (inclusive).
 #[derive(Clone, Copy, Debug)]
-pub enum Stretch {
+pub enum PageRange {
     Backward { from: Offset, after: Offset },
     Forward { after: Offset, to: Offset },
 }
@@ -41,7 +41,7 @@ pub struct Threads {
 
 /// The requested threads.
 #[derive(Clone, Copy, Debug)]
-pub struct WantedThreads {
+pub struct ThreadQuery {
     /// As of this offset.
     pub as_of: Offset,
     /// With a newest reply before this one.
@@ -79,8 +79,8 @@ impl View<'_> {
         &self,
         room: &Room,
         parent: Offset,
-        wanted: Wanted<'_>,
-        stretch: Stretch,
+        wanted: RelationQuery<'_>,
+        stretch: PageRange,
         limit: usize,
     ) -> Result<Page, ReadError> {
         let mut filter = EventFilter::without_senders(self.ignored()?.users().iter().cloned());
@@ -123,19 +123,19 @@ impl View<'_> {
     fn stretch(
         &self,
         room: &Room,
-        stretch: Stretch,
+        stretch: PageRange,
         limit: usize,
         filter: &EventFilter,
         next: impl Fn((Offset, Offset), bool, usize) -> Vec<Offset>,
         wanted: impl Fn(&EventRef) -> Result<bool, ReadError>,
     ) -> Result<Page, ReadError> {
         match stretch {
-            Stretch::Backward { from, after } => {
+            PageRange::Backward { from, after } => {
                 let next = |position, count| next((after, position), true, count);
                 let from = from.min(self.at());
                 self.page(room, from, limit.into(), filter, next, Offset::prev, wanted)
             }
-            Stretch::Forward { after, to } => {
+            PageRange::Forward { after, to } => {
                 let to = to.min(self.at());
                 let next = |position, count| next((position, to), false, count);
                 self.page(room, after, limit.into(), filter, next, |offset| offset, wanted)
@@ -145,7 +145,12 @@ impl View<'_> {
 
     /// The events that relate to the one at `parent`, directly or indirectly; `None` if there are
     /// too many.
-    fn related(&self, room: &Room, parent: Offset, wanted: Wanted<'_>) -> Option<BTreeSet<Offset>> {
+    fn related(
+        &self,
+        room: &Room,
+        parent: Offset,
+        wanted: RelationQuery<'_>,
+    ) -> Option<BTreeSet<Offset>> {
         let mut found = BTreeSet::new();
         let mut parents = vec![parent];
         let mut left = limits::RELATED_EVENTS;
@@ -172,7 +177,7 @@ impl View<'_> {
         room: &Room,
         event: &EventRef,
         parent: Offset,
-        wanted: Wanted<'_>,
+        wanted: RelationQuery<'_>,
     ) -> Result<bool, ReadError> {
         let mut event = EventRef::clone(event);
         for depth in 0..wanted.depth {
@@ -207,12 +212,12 @@ impl View<'_> {
     pub fn threads(
         &self,
         room: &Room,
-        wanted: WantedThreads,
+        wanted: ThreadQuery,
         limit: usize,
         walk: Option<&ThreadsWalk>,
     ) -> Result<Threads, ReadError> {
-        let WantedThreads { as_of, before, participated } = wanted;
-        let sight = Sight::new(self, room);
+        let ThreadQuery { as_of, before, participated } = wanted;
+        let sight = RoomFormatter::new(self, room);
         let stretches: Vec<_> =
             sight.stretches()?.iter().map(|(after, to)| (*after, *to.min(&as_of))).collect();
         let sought = sight.sought(&stretches)?;
@@ -284,7 +289,7 @@ impl View<'_> {
         roots: &[EventRef],
         form: &EventForm,
     ) -> Result<Vec<ClientEvent>, ReadError> {
-        let sight = Sight::new(self, room);
+        let sight = RoomFormatter::new(self, room);
         let ignored = sight.ignored()?;
         let form = |root: &EventRef| {
             if ignored.contains(&root.sender) {

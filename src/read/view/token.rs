@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use logcabin_record::{Epoch, Offset};
-use logcabin_state::rooms::gaps::Place;
+use logcabin_state::rooms::gaps::TimelinePosition;
 
 /// A position in the log, after this offset. `since`, `next_batch`, `prev_batch`, `from`, `to`,
 /// `start` and `end` all have this form: `s<epoch>_<offset>`.
@@ -42,20 +42,20 @@ impl FromStr for Token {
 }
 
 /// A position in the history of a room, which may have gaps: `s<epoch>_<offset>` like every token,
-/// or, in the gap before the event at `gap`, `s<epoch>_<gap>~<number>` (see [`Place::Within`]).
+/// or, in the gap before the event at `gap`, `s<epoch>_<gap>~<number>` (see [`TimelinePosition::Within`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryToken {
     /// The epoch of the offset.
     pub epoch: Epoch,
-    pub place: Place,
+    pub place: TimelinePosition,
 }
 
 impl fmt::Display for HistoryToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let token = |offset| Token { epoch: self.epoch, offset };
         match self.place {
-            Place::After(offset) => token(offset).fmt(f),
-            Place::Within { gap, passed } => write!(f, "{}~{passed}", token(gap)),
+            TimelinePosition::After(offset) => token(offset).fmt(f),
+            TimelinePosition::Within { gap, passed } => write!(f, "{}~{passed}", token(gap)),
         }
     }
 }
@@ -66,11 +66,11 @@ impl FromStr for HistoryToken {
     fn from_str(text: &str) -> Result<Self, BadToken> {
         let Some((gap, passed)) = text.split_once('~') else {
             let Token { epoch, offset } = text.parse()?;
-            return Ok(Self { epoch, place: Place::After(offset) });
+            return Ok(Self { epoch, place: TimelinePosition::After(offset) });
         };
         let Token { epoch, offset: gap } = gap.parse()?;
         let passed = passed.parse().map_err(|_| BadToken)?;
-        let token = Self { epoch, place: Place::Within { gap, passed } };
+        let token = Self { epoch, place: TimelinePosition::Within { gap, passed } };
         if token.to_string() == text { Ok(token) } else { Err(BadToken) }
     }
 }
@@ -155,7 +155,10 @@ mod tests {
     #[test]
     fn tokens_of_gaps_round_trip_and_nothing_else_parses() {
         let (epoch, gap) = (Epoch(2), Offset::new(77));
-        let places = [(Place::After(gap), "s2_77"), (Place::Within { gap, passed: 5 }, "s2_77~5")];
+        let places = [
+            (TimelinePosition::After(gap), "s2_77"),
+            (TimelinePosition::Within { gap, passed: 5 }, "s2_77~5"),
+        ];
         for (place, text) in places {
             let token = HistoryToken { epoch, place };
             assert_eq!(token.to_string(), text);

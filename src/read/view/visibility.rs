@@ -13,7 +13,7 @@ use super::View;
 use crate::{events::StoredEvent, notifications::Ignored};
 use logcabin_log::ReadError;
 use logcabin_record::Offset;
-use logcabin_state::{Membership, Room, rooms::gaps::Slot};
+use logcabin_state::{Membership, Room, rooms::gaps::GapPosition};
 
 /// The visibility of one room for one user.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl<'a> Visibility<'a> {
         &self,
         view: &View<'_>,
         event: &StoredEvent,
-        slot: Slot,
+        slot: GapPosition,
     ) -> Result<bool, ReadError> {
         let (before, after) = self.room.visibility_around(slot);
         let mut setting = before.map_or(Setting::Joined, |name| Setting::named(&name));

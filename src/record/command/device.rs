@@ -168,7 +168,7 @@ pub struct ToDeviceSend {
     pub messages: BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Box<RawValue>>>,
     /// The part for users of other homeservers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outside: Option<OutsideLetter>,
+    pub outside: Option<ForeignToDevice>,
     /// The id under which the sender's homeserver sent it, if that is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received_as: Option<String>,
@@ -179,7 +179,7 @@ pub struct ToDeviceSend {
 
 /// A message to devices of users of other homeservers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct OutsideLetter {
+pub struct ForeignToDevice {
     /// The id by which other homeservers recognise a repetition.
     pub message_id: String,
     /// The content for each device of each user; `*` stands for all of a user's.

@@ -147,7 +147,7 @@ pub struct SetAside {
     /// How many items there were.
     pub count: u64,
     /// The newest of them, newest last.
-    pub newest: Vec<AsideItem>,
+    pub newest: Vec<SetAsideItem>,
 }
 
 impl SetAside {
@@ -156,7 +156,7 @@ impl SetAside {
     }
 
     /// Adds an item. Only the newest [`limits::SET_ASIDE_KEPT`] are kept.
-    pub fn add(&mut self, item: AsideItem) {
+    pub fn add(&mut self, item: SetAsideItem) {
         self.count = self.count.saturating_add(1);
         self.newest.push(item);
         let surplus = self.newest.len().saturating_sub(limits::SET_ASIDE_KEPT);
@@ -166,7 +166,7 @@ impl SetAside {
 
 /// An event or an EDU that is never sent to a homeserver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AsideItem {
+pub struct SetAsideItem {
     /// The record that it comes from; none for an EDU that is not sent again anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Offset>,
@@ -181,7 +181,7 @@ pub struct AsideItem {
     pub reason: String,
 }
 
-impl AsideItem {
+impl SetAsideItem {
     /// Why it was set aside, in words.
     pub fn why(&self) -> String {
         match self.status {

@@ -83,14 +83,14 @@ pub struct LogErase {
     /// The records whose payloads were erased because a later record undid all their consequences,
     /// in ascending order. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub taken: Vec<Taken>,
+    pub taken: Vec<ErasedRun>,
 }
 
 impl Content for LogErase {}
 
 /// A run of records whose payloads were erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct ErasedRun {
     pub first: Offset,
     pub last: Offset,
     /// The cause: a `room.purge` or a `user.erase`.

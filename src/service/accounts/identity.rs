@@ -14,7 +14,7 @@ use tracing::warn;
 use logcabin_config::IdentityServer;
 use logcabin_decide::threepid::{NoteBound, NoteUnbound};
 use logcabin_engine::{Engine, Rejected};
-use logcabin_outside::outbound::{Answer, Ask, Outbound};
+use logcabin_outside::outbound::{Outbound, OutboundRequest, OutboundResponse};
 use logcabin_record::{Origin, address as threepid, threepid::Threepid};
 
 /// Why an identity server did not do something.
@@ -241,16 +241,16 @@ pub async fn ask(
     server: &IdentityServer,
     method: Method,
     path: &str,
-    make: impl Fn(&str, Ask) -> Ask,
-) -> Result<Answer, IdentityError> {
+    make: impl Fn(&str, OutboundRequest) -> OutboundRequest,
+) -> Result<OutboundResponse, IdentityError> {
     let unreachable = |error: &dyn std::fmt::Display| IdentityError::Unreachable(error.to_string());
     let mut last = None;
     for prefix in PREFIXES {
         let base = server.url.as_str().trim_end_matches('/');
         let url = Url::parse(&format!("{base}{prefix}{path}"));
         let url = url.map_err(|error| unreachable(&error))?;
-        let request = make(url.path(), Ask::new(method.clone(), url.clone()));
-        let answer = app.outbound.ask(request).await.map_err(|error| unreachable(&error))?;
+        let request = make(url.path(), OutboundRequest::new(method.clone(), url.clone()));
+        let answer = app.outbound.send(request).await.map_err(|error| unreachable(&error))?;
         let code = errcode(&answer);
         let unknown =
             matches!(answer.status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
@@ -290,13 +290,13 @@ fn signature(
 }
 
 /// The `errcode` of an error in Matrix's form.
-fn errcode(answer: &Answer) -> Option<String> {
+fn errcode(answer: &OutboundResponse) -> Option<String> {
     let body: Value = answer.json().ok()?;
     Some(body.get("errcode")?.as_str()?.to_owned())
 }
 
 /// An identity server's refusal, in the form for the client.
-pub fn handed_on(answer: &Answer) -> Option<IdentityError> {
+pub fn handed_on(answer: &OutboundResponse) -> Option<IdentityError> {
     let code = errcode(answer)?;
     let body: Value = answer.json().ok()?;
     let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
@@ -313,7 +313,7 @@ pub fn handed_on(answer: &Answer) -> Option<IdentityError> {
     Some(IdentityError::Refused { status, errcode: code, message: error.to_owned() })
 }
 
-pub const fn unusable(answer: &Answer) -> IdentityError {
+pub const fn unusable(answer: &OutboundResponse) -> IdentityError {
     IdentityError::Unusable(answer.status)
 }
 
@@ -327,7 +327,7 @@ mod tests {
     fn what_an_identity_server_refuses_with_ends_no_session_of_the_client() {
         let handed_on = |status, body: &'static str| {
             let (headers, body) = (HeaderMap::new(), body.into());
-            match handed_on(&Answer { status, headers, body }) {
+            match handed_on(&OutboundResponse { status, headers, body }) {
                 Some(IdentityError::Refused { status, errcode, .. }) => {
                     Some((status.as_u16(), errcode))
                 }

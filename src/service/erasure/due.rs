@@ -31,7 +31,7 @@ use logcabin_record::{
     remains, runs,
     threepid::{Threepid, ThreepidAdd, ThreepidBind},
 };
-use logcabin_state::erasures::Owed;
+use logcabin_state::erasures::PendingErasure;
 
 /// Why a sweep was not completed.
 #[derive(Debug, thiserror::Error)]
@@ -231,7 +231,7 @@ pub(super) async fn erase_users(engine: &Engine) -> Result<u64, SweepError> {
         return Ok(0);
     }
     let looked_for =
-        LookedFor { users: owed.iter().cloned().collect(), told: told.into_iter().collect() };
+        ScanTargets { users: owed.iter().cloned().collect(), told: told.into_iter().collect() };
     // It scans the whole log.
     let finding = tokio::task::spawn_blocking(move || Traces::find(&*log, end, &looked_for));
     let mut traces = match finding.await {
@@ -239,7 +239,7 @@ pub(super) async fn erase_users(engine: &Engine) -> Result<u64, SweepError> {
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     };
     let mut count = 0;
-    for (user_id, Owed { because, media, .. }) in owed {
+    for (user_id, PendingErasure { because, media, .. }) in owed {
         let trace = traces.0.remove(&user_id).unwrap_or_default();
         count += erase_user(engine, user_id, because, media, trace).await?;
     }
@@ -280,13 +280,13 @@ async fn erase_user(
 }
 
 /// What a scan looks for.
-struct LookedFor {
-    users: BTreeMap<OwnedUserId, Owed>,
+struct ScanTargets {
+    users: BTreeMap<OwnedUserId, PendingErasure>,
     /// Records about messages to devices that all recipients have received.
     told: BTreeSet<Offset>,
 }
 
-impl LookedFor {
+impl ScanTargets {
     fn user(&self, user_id: &UserId) -> Option<&OwnedUserId> {
         self.users.get_key_value(user_id).map(|(user_id, _)| user_id)
     }
@@ -310,7 +310,7 @@ struct Trace {
 
 impl Traces {
     /// Scans the records up to `end`, for each user up to the end of the account.
-    fn find(log: &dyn Log, end: Offset, of: &LookedFor) -> Result<Self, ReadError> {
+    fn find(log: &dyn Log, end: Offset, of: &ScanTargets) -> Result<Self, ReadError> {
         let mut traces = Self::default();
         // A validation begins before the address is anybody's.
         let mut asked: BTreeMap<Threepid, Vec<Offset>> = BTreeMap::new();
@@ -341,7 +341,7 @@ impl Traces {
     fn note(
         &mut self,
         record: &Record,
-        of: &LookedFor,
+        of: &ScanTargets,
         asked: &mut BTreeMap<Threepid, Vec<Offset>>,
         concerned: &mut BTreeSet<OwnedUserId>,
     ) {
@@ -408,7 +408,7 @@ impl Traces {
 
     /// As [`Self::note_event`]. An event that is in no timeline may be in a gap of its room, from
     /// which it goes like a message. In both cases its record is named.
-    fn note_pdu(&mut self, offset: Offset, body: &RoomPdu, of: &LookedFor) {
+    fn note_pdu(&mut self, offset: Offset, body: &RoomPdu, of: &ScanTargets) {
         self.note_facts(offset, &body.room_id, &body.pdu, of);
         let is_message = EventFacts::of(&body.pdu).is_some_and(|facts| facts.state_key.is_none());
         if let Some((user_id, owed)) = of.users.get_key_value(&body.sender)
@@ -419,11 +419,11 @@ impl Traces {
         }
     }
 
-    fn note_event(&mut self, offset: Offset, body: &RoomEvent, of: &LookedFor) {
+    fn note_event(&mut self, offset: Offset, body: &RoomEvent, of: &ScanTargets) {
         self.note_facts(offset, &body.room_id, &body.pdu, of);
     }
 
-    fn note_facts(&mut self, offset: Offset, room_id: &RoomId, pdu: &RawValue, of: &LookedFor) {
+    fn note_facts(&mut self, offset: Offset, room_id: &RoomId, pdu: &RawValue, of: &ScanTargets) {
         let Some(facts) = EventFacts::of(pdu) else { return };
         match &facts.state_key {
             // Their names in rooms.

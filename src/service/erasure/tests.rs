@@ -9,7 +9,7 @@ use super::*;
 use logcabin_base::clock::Clock;
 use logcabin_decide::{
     Proposal,
-    account::{Met, Register},
+    account::{MetRequirements, Register},
     create_room::{CreateRoom, InitialState, Preset},
     media::AddMedia,
     send::SendEvent,
@@ -94,7 +94,7 @@ impl World {
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
         let world = Self { log, clock, engine };
         let (password, display_name, login) = (None, None, None);
-        let (user_id, kind, met) = (ann(), AccountKind::User, Met::default());
+        let (user_id, kind, met) = (ann(), AccountKind::User, MetRequirements::default());
         world.propose(Register { user_id, kind, password, display_name, login, met }).await;
         world
     }

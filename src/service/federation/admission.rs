@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     memory::{Amounts, Kind},
-    receive::{Receiving, Verified},
+    receive::{PduReceiver, Verified},
 };
 use logcabin_base::{background::at_length, limits};
 use logcabin_decide::is_local;
@@ -41,7 +41,7 @@ struct EduSketch<'a> {
 }
 
 #[derive(Deserialize)]
-struct LetterSketch<'a> {
+struct ToDeviceSketch<'a> {
     #[serde(borrow)]
     sender: Cow<'a, str>,
     #[serde(borrow)]
@@ -56,7 +56,7 @@ struct MemberSketch<'a> {
 
 /// The amounts in a transaction.
 #[derive(Default)]
-struct Counted<'a> {
+struct TransactionCost<'a> {
     events: u64,
     knocks: u64,
     letters: u64,
@@ -65,7 +65,7 @@ struct Counted<'a> {
     new_users: HashSet<Cow<'a, str>>,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> TransactionCost<'a> {
     fn add_event(&mut self, state: &State, raw: &'a RawValue) {
         self.events += 1;
         let Ok(event) = serde_json::from_str::<EventSketch<'a>>(raw.get()) else { return };
@@ -79,7 +79,7 @@ impl<'a> Counted<'a> {
     }
 
     /// Returns whether it is presence.
-    fn add_edu(&mut self, receiving: &Receiving<'_>, state: &State, raw: &'a RawValue) -> bool {
+    fn add_edu(&mut self, receiving: &PduReceiver<'_>, state: &State, raw: &'a RawValue) -> bool {
         let Ok(edu) = serde_json::from_str::<EduSketch<'a>>(raw.get()) else {
             self.edus += 1;
             return false;
@@ -92,8 +92,8 @@ impl<'a> Counted<'a> {
         edu.edu_type == "m.presence"
     }
 
-    fn add_letters(&mut self, receiving: &Receiving<'_>, state: &State, content: &'a RawValue) {
-        let Ok(letter) = serde_json::from_str::<LetterSketch<'a>>(content.get()) else {
+    fn add_letters(&mut self, receiving: &PduReceiver<'_>, state: &State, content: &'a RawValue) {
+        let Ok(letter) = serde_json::from_str::<ToDeviceSketch<'a>>(content.get()) else {
             self.edus += 1;
             return;
         };
@@ -135,7 +135,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Admits a transaction as a whole. Returns the places of the EDUs that are presence.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl Receiving<'_> {
         let raws = pdus.iter().map(|pdu| &**pdu).chain(edus.iter().map(Raw::json));
         let is_large = raws.map(|raw| raw.get().len()).sum::<usize>() > limits::COUNTED_BYTES;
         let count = || {
-            let (state, mut counted) = (self.engine.state(), Counted::default());
+            let (state, mut counted) = (self.engine.state(), TransactionCost::default());
             for pdu in pdus {
                 counted.add_event(&state, pdu);
             }

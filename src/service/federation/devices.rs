@@ -8,12 +8,12 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tracing::debug;
 
-use super::{Receiving, memory::Fetch};
+use super::{PduReceiver, memory::Fetch};
 use logcabin_base::{canonical::is_readable, limits, text::encoded};
 use logcabin_decide::federation::{DeviceListUpdate, NoteDevices};
 use logcabin_engine::{self as engine, Engine};
 use logcabin_log::ReadError;
-use logcabin_outside::federation::{Question, Unreachable};
+use logcabin_outside::federation::{FederationRequest, Unreachable};
 use logcabin_record::{
     Command, Offset, Origin,
     command::{DeviceList, PeerDevices},
@@ -21,16 +21,16 @@ use logcabin_record::{
 use logcabin_state::{Membership, keys::algorithm};
 
 /// The one-time keys to claim from a homeserver: an algorithm for each device.
-pub type Wanted = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, String>>;
+pub type KeyClaims = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, String>>;
 
 /// The one-time keys that a homeserver returned.
-pub type HandedOut = BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>>;
+pub type ClaimedKeys = BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>>;
 
 type Keys = BTreeMap<String, Box<RawValue>>;
 
 /// An answer with keys of users.
 #[derive(Deserialize)]
-struct Found {
+struct KeyQueryResponse {
     #[serde(default)]
     device_keys: BTreeMap<OwnedUserId, Keys>,
     #[serde(default)]
@@ -120,7 +120,7 @@ pub fn known_devices(
     })
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Whether a user of another homeserver shares a room with users of this one.
     pub(super) fn shares_a_room(&self, user_id: &UserId) -> bool {
         let (state, own) = (self.engine.state(), &self.engine.env().server.name);
@@ -143,7 +143,8 @@ impl Receiving<'_> {
         let wanted: BTreeMap<_, [&str; 0]> = users.iter().map(|user_id| (user_id, [])).collect();
         let body = json!({ "device_keys": wanted });
         let path = "/_matrix/federation/v1/user/keys/query";
-        let mut found: Found = self.ask_keys(server, path, &body, asker, timeout).await?;
+        let mut found: KeyQueryResponse =
+            self.ask_keys(server, path, &body, asker, timeout).await?;
         let mut lists = BTreeMap::new();
         for user_id in users {
             let Some(devices) = found.device_keys.remove(user_id) else { continue };
@@ -179,7 +180,7 @@ impl Receiving<'_> {
         asker: &UserId,
         timeout: std::time::Duration,
     ) -> Result<T, Unreachable> {
-        let mut question = Question::post(path, body);
+        let mut question = FederationRequest::post(path, body);
         question.timeout = timeout;
         question.max_bytes = limits::REMOTE_KEYS_BYTES;
         if self.federation.sender.is_failing(server) {
@@ -191,7 +192,7 @@ impl Receiving<'_> {
         };
         let places = tokio::time::timeout(question.timeout, places).await;
         let _places = places.map_err(|_| Unreachable::Late)?;
-        let answer = self.federation.peers.ask(server, question).await?.json()?;
+        let answer = self.federation.client.send(server, question).await?.json()?;
         self.federation.sender.is_back(server);
         Ok(answer)
     }
@@ -200,19 +201,19 @@ impl Receiving<'_> {
     pub async fn claim_keys(
         &self,
         server: &ServerName,
-        wanted: &Wanted,
+        wanted: &KeyClaims,
         asker: &UserId,
         timeout: std::time::Duration,
-    ) -> Result<HandedOut, Unreachable> {
+    ) -> Result<ClaimedKeys, Unreachable> {
         #[derive(Deserialize)]
-        struct Claimed {
+        struct ClaimResponse {
             #[serde(default)]
             one_time_keys: BTreeMap<OwnedUserId, BTreeMap<String, Keys>>,
         }
         let path = "/_matrix/federation/v1/user/keys/claim";
         let body = json!({ "one_time_keys": wanted });
-        let claimed: Claimed = self.ask_keys(server, path, &body, asker, timeout).await?;
-        let mut handed_out = HandedOut::new();
+        let claimed: ClaimResponse = self.ask_keys(server, path, &body, asker, timeout).await?;
+        let mut handed_out = ClaimedKeys::new();
         for (user_id, devices) in claimed.one_time_keys {
             let Some(of_user) = wanted.get(&user_id) else { continue };
             for (device_id, keys) in devices {
@@ -288,10 +289,10 @@ impl Receiving<'_> {
         let fetch = self.federation.device_changes.fetch([user_id]);
         let as_of = self.engine.head().offset();
         let path = format!("/_matrix/federation/v1/user/devices/{}", encoded(user_id.as_str()));
-        let mut question = Question::get(path);
+        let mut question = FederationRequest::get(path);
         question.max_bytes = limits::REMOTE_DEVICES_BYTES;
         let _place = self.federation.device_fetches.acquire().await;
-        let found: Devices = self.federation.peers.ask(server, question).await?.json()?;
+        let found: Devices = self.federation.client.send(server, question).await?.json()?;
         if found.user_id != *user_id {
             return Err(Unreachable::Unexpected("devices of another user".to_owned()));
         }

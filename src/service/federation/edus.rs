@@ -14,7 +14,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use tracing::{debug, warn};
 
-use super::Receiving;
+use super::PduReceiver;
 use logcabin_base::canonical::{NotCanonical, Numbers, check};
 use logcabin_decide::Refusal;
 use logcabin_engine as engine;
@@ -69,7 +69,7 @@ fn content<T: DeserializeOwned>(content: &RawValue) -> Result<T, EduError> {
     Ok(serde_json::from_str(content.get())?)
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Handles an EDU of a transaction of `origin`, except for presence: see
     /// [`take_presences`](Self::take_presences).
     ///

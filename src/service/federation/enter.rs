@@ -15,18 +15,18 @@ use tracing::{debug, info};
 
 use super::{
     fetch::as_many_as_state,
-    outliers::Checked,
+    outliers::CheckedEvent,
     pdu::{Pdu, PduError},
-    receive::{Receiving, Verified},
+    receive::{PduReceiver, Verified},
 };
 use logcabin_base::{bodies::Urgency, canonical::is_readable, limits, text::encoded};
 use logcabin_decide::{
     Env,
-    federation::{BeginRoom, EnterRoom, Entered, MembershipOutside},
+    federation::{BeginRoom, EnterRoom, Entered, RemoteMembership},
     member_content,
 };
 use logcabin_engine as engine;
-use logcabin_outside::federation::{Answer, Question, Refused, Unreachable};
+use logcabin_outside::federation::{FederationRequest, FederationResponse, Refused, Unreachable};
 use logcabin_record::{
     Origin, event_format::references, lax_object::LaxObject, room_version::ROOM_VERSIONS,
 };
@@ -79,7 +79,7 @@ struct Knocked {
 }
 
 /// An event that this homeserver has signed.
-pub(super) struct Signed {
+pub(super) struct SignedEvent {
     version: RoomVersionId,
     pub(super) event_id: OwnedEventId,
     pub(super) object: LaxObject,
@@ -97,7 +97,7 @@ pub enum MembershipChange {
 
 /// A request of a local user about a room that this homeserver is not in.
 #[derive(Clone, Copy)]
-pub struct Wish<'a> {
+pub struct EntryRequest<'a> {
     pub room_id: &'a RoomId,
     pub user_id: &'a UserId,
     pub reason: Option<&'a str>,
@@ -120,12 +120,12 @@ impl EnterError {
     }
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Makes the change through one of these homeservers.
     pub async fn change_membership(
         &self,
         change: MembershipChange,
-        wish: Wish<'_>,
+        wish: EntryRequest<'_>,
         via: &[OwnedServerName],
     ) -> Result<(), EnterError> {
         match self.by_one_of(change, wish, via).await {
@@ -143,11 +143,11 @@ impl Receiving<'_> {
     async fn by_one_of(
         &self,
         change: MembershipChange,
-        wish: Wish<'_>,
+        wish: EntryRequest<'_>,
         via: &[OwnedServerName],
     ) -> Result<(), EnterError> {
         let mut worst = EnterError::Nowhere;
-        let own = self.federation.peers.own_name();
+        let own = self.federation.client.own_name();
         for server in via.iter().filter(|server| *server != own).take(limits::REMOTE_SERVERS) {
             let done = match change {
                 MembershipChange::Join => Box::pin(self.join_by(wish, server)).await,
@@ -168,13 +168,13 @@ impl Receiving<'_> {
         Err(worst)
     }
 
-    async fn join_by(&self, wish: Wish<'_>, server: &ServerName) -> Result<(), EnterError> {
-        let Wish { room_id, .. } = wish;
+    async fn join_by(&self, wish: EntryRequest<'_>, server: &ServerName) -> Result<(), EnterError> {
+        let EntryRequest { room_id, .. } = wish;
         let wrong =
             |why: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), why.to_string());
         let signed = self.signed_template("join", wish, MembershipState::Join, server).await?;
         let rules = signed.version.rules().ok_or_else(|| wrong(&"the version of the room"))?;
-        let own = self.federation.peers.own_name();
+        let own = self.federation.client.own_name();
         let is_in = self.room(room_id).is_ok_and(|room| room.has_server(own));
         let path = sent_to("send_join", room_id, &signed.event_id);
         let path = |version| match version {
@@ -182,7 +182,7 @@ impl Receiving<'_> {
             Version::Second => format!("{}?omit_members={is_in}", path(version)),
         };
         let question = |version| {
-            let question = Question::put(path(version), &signed.object);
+            let question = FederationRequest::put(path(version), &signed.object);
             question.of_state(Urgency::Asked(wish.user_id.to_owned()))
         };
         let answer = self.answer_to_either(server, question).await?;
@@ -216,10 +216,10 @@ impl Receiving<'_> {
         chain.map_err(|error| wrong(&error))?;
         let mut state = Vec::with_capacity(joined.state.len());
         let mut unverified = BTreeMap::new();
-        let found = |checked: &Checked| match checked {
-            Checked::Known(event_id) => state.push(event_id.clone()),
-            Checked::Valid(event) => state.push(event.event_id.clone()),
-            Checked::Unverified(user_id, event_id) => {
+        let found = |checked: &CheckedEvent| match checked {
+            CheckedEvent::Known(event_id) => state.push(event_id.clone()),
+            CheckedEvent::Valid(event) => state.push(event.event_id.clone()),
+            CheckedEvent::Unverified(user_id, event_id) => {
                 unverified.insert(user_id.clone(), event_id.clone());
             }
         };
@@ -290,29 +290,37 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    async fn knock_by(&self, wish: Wish<'_>, server: &ServerName) -> Result<(), EnterError> {
+    async fn knock_by(
+        &self,
+        wish: EntryRequest<'_>,
+        server: &ServerName,
+    ) -> Result<(), EnterError> {
         let signed = self.signed_template("knock", wish, MembershipState::Knock, server).await?;
         let path = format!(
             "/_matrix/federation/v1/send_knock/{}/{}",
             encoded(wish.room_id.as_str()),
             encoded(signed.event_id.as_str())
         );
-        let question = Question::put(path, &signed.object);
+        let question = FederationRequest::put(path, &signed.object);
         let knocked: Knocked = self.asked(server, question).await?;
         self.outside(wish, server, signed, knocked.knock_room_state).await
     }
 
-    async fn leave_by(&self, wish: Wish<'_>, server: &ServerName) -> Result<(), EnterError> {
+    async fn leave_by(
+        &self,
+        wish: EntryRequest<'_>,
+        server: &ServerName,
+    ) -> Result<(), EnterError> {
         let signed = self.signed_template("leave", wish, MembershipState::Leave, server).await?;
         let path = sent_to("send_leave", wish.room_id, &signed.event_id);
-        let question = |version| Question::put(path(version), &signed.object);
+        let question = |version| FederationRequest::put(path(version), &signed.object);
         let _: CanonicalJsonObject = self.answer_to_either(server, question).await?.parts()?;
         self.outside(wish, server, signed, Vec::new()).await
     }
 
     /// A leave that no other homeserver knows of.
-    pub(super) async fn leave_alone(&self, wish: Wish<'_>) -> Result<(), EnterError> {
-        let own = self.federation.peers.own_name().to_owned();
+    pub(super) async fn leave_alone(&self, wish: EntryRequest<'_>) -> Result<(), EnterError> {
+        let own = self.federation.client.own_name().to_owned();
         let Ok(room) = self.room(wish.room_id) else { return Ok(()) };
         let wrong = |why: &dyn std::fmt::Display| EnterError::Wrong(own.clone(), why.to_string());
         let tips = room.extremities();
@@ -337,14 +345,14 @@ impl Receiving<'_> {
 
     async fn outside(
         &self,
-        wish: Wish<'_>,
+        wish: EntryRequest<'_>,
         server: &ServerName,
-        signed: Signed,
+        signed: SignedEvent,
         stripped: Vec<Box<RawValue>>,
     ) -> Result<(), EnterError> {
         let wrong =
             |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
-        let membership = MembershipOutside {
+        let membership = RemoteMembership {
             room_id: wish.room_id.to_owned(),
             version: signed.version,
             from: server.to_owned(),
@@ -360,11 +368,11 @@ impl Receiving<'_> {
     async fn signed_template(
         &self,
         what: &str,
-        wish: Wish<'_>,
+        wish: EntryRequest<'_>,
         membership: MembershipState,
         server: &ServerName,
-    ) -> Result<Signed, EnterError> {
-        let Wish { room_id, user_id, .. } = wish;
+    ) -> Result<SignedEvent, EnterError> {
+        let EntryRequest { room_id, user_id, .. } = wish;
         let mut path = format!(
             "/_matrix/federation/v1/make_{what}/{}/{}",
             encoded(room_id.as_str()),
@@ -374,7 +382,8 @@ impl Receiving<'_> {
             let versions = ROOM_VERSIONS.iter().map(|version| format!("ver={version}"));
             path = format!("{path}?{}", versions.collect::<Vec<_>>().join("&"));
         }
-        let Template { room_version, event } = self.asked(server, Question::get(path)).await?;
+        let Template { room_version, event } =
+            self.asked(server, FederationRequest::get(path)).await?;
         let version = room_version.unwrap_or(RoomVersionId::V1);
         let wrong = |why: String| EnterError::Wrong(server.to_owned(), why);
         if !ROOM_VERSIONS.contains(&version) {
@@ -386,14 +395,14 @@ impl Receiving<'_> {
     /// Restricts a template to the user's own event.
     fn sign(
         &self,
-        wish: Wish<'_>,
+        wish: EntryRequest<'_>,
         membership: MembershipState,
         version: &RoomVersionId,
         mut object: CanonicalJsonObject,
-    ) -> Result<Signed, String> {
+    ) -> Result<SignedEvent, String> {
         const KEPT: [&str; 4] = ["auth_events", "prev_events", "depth", "content"];
         const AUTHORISED_VIA: &str = "join_authorised_via_users_server";
-        let Wish { room_id, user_id, reason } = wish;
+        let EntryRequest { room_id, user_id, reason } = wish;
         let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
         object.retain(|name, _| KEPT.contains(&name.as_str()));
         let authoriser = match object.remove("content") {
@@ -420,7 +429,7 @@ impl Receiving<'_> {
     pub(super) async fn asked<T: serde::de::DeserializeOwned>(
         &self,
         server: &ServerName,
-        question: Question,
+        question: FederationRequest,
     ) -> Result<T, EnterError> {
         let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
         self.answer_to(server, question).await?.json().map_err(unreachable)
@@ -430,25 +439,25 @@ impl Receiving<'_> {
     pub(super) async fn answer_to_either(
         &self,
         server: &ServerName,
-        question: impl Fn(Version) -> Question,
-    ) -> Result<Either, EnterError> {
+        question: impl Fn(Version) -> FederationRequest,
+    ) -> Result<VersionedResponse, EnterError> {
         let (version, answer) = match self.answer_to(server, question(Version::Second)).await {
             Err(EnterError::Refused { refused, .. }) if refused.is_of_unknown_endpoint() => {
                 (Version::First, self.answer_to(server, question(Version::First)).await?)
             }
             answer => (Version::Second, answer?),
         };
-        Ok(Either { server: server.to_owned(), version, answer })
+        Ok(VersionedResponse { server: server.to_owned(), version, answer })
     }
 
     /// The answer of a homeserver that does not refuse.
     async fn answer_to(
         &self,
         server: &ServerName,
-        question: Question,
-    ) -> Result<Answer, EnterError> {
+        question: FederationRequest,
+    ) -> Result<FederationResponse, EnterError> {
         let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
-        let answer = self.federation.peers.ask(server, question).await.map_err(unreachable)?;
+        let answer = self.federation.client.send(server, question).await.map_err(unreachable)?;
         match answer.refused() {
             Some(refused) => Err(EnterError::Refused { server: server.to_owned(), refused }),
             None => Ok(answer),
@@ -465,13 +474,13 @@ pub(super) enum Version {
 }
 
 /// The answer of an endpoint that has two versions.
-pub(super) struct Either {
+pub(super) struct VersionedResponse {
     server: OwnedServerName,
     version: Version,
-    answer: Answer,
+    answer: FederationResponse,
 }
 
-impl Either {
+impl VersionedResponse {
     pub(super) fn parts<'a, T: Deserialize<'a>>(&'a self) -> Result<T, EnterError> {
         let parts = match self.version {
             Version::First => self.answer.parts::<(IgnoredAny, T)>().map(|(_, answer)| answer),
@@ -499,14 +508,14 @@ pub(super) fn seal(
     env: &Env,
     version: &RoomVersionId,
     object: CanonicalJsonObject,
-) -> Result<Signed, String> {
+) -> Result<SignedEvent, String> {
     let rules = version.rules().ok_or("the version of the room")?;
     let mut object = LaxObject::from(object);
     object.choose_id(&env.server.name, &rules);
     object.add_content_hash().map_err(|error| error.to_string())?;
     let event_id = object.event_id(&rules).map_err(|error| error.to_string())?;
     env.server.sign_event(&mut object, &rules.redaction).map_err(|error| error.to_string())?;
-    Ok(Signed { version: version.clone(), event_id, object })
+    Ok(SignedEvent { version: version.clone(), event_id, object })
 }
 
 fn is_create(event: &RawValue) -> bool {

@@ -20,11 +20,11 @@ use super::{
     memory::GapMemory,
     outliers::parts,
     pdu::{Pdu, PduError},
-    receive::{Receiving, Verified},
+    receive::{PduReceiver, Verified},
 };
 use logcabin_base::{limits, text::encoded};
 use logcabin_decide::federation::{FillGap, OutlierOutcome};
-use logcabin_outside::federation::Question;
+use logcabin_outside::federation::FederationRequest;
 use logcabin_read::{
     events::{EventRef, StoredEvent},
     servers::admits,
@@ -32,7 +32,7 @@ use logcabin_read::{
 use logcabin_record::{Offset, Origin, event_format::named};
 use logcabin_state::{
     Room,
-    rooms::{gaps::GapNow, graph::Aside},
+    rooms::{gaps::GapNow, graph::OffTimeline},
 };
 
 const VISIBILITY: &str = "m.room.history_visibility";
@@ -58,7 +58,7 @@ struct Step {
     sent: Option<Pdu>,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Fetches more for a gap for a user who reads there. `known` is the gap as last seen. True if
     /// it has changed: it has more events, is closed, or is given up.
     pub async fn fill_gap(
@@ -137,11 +137,11 @@ impl Receiving<'_> {
         let first = from.filter(|from| present.contains(from));
         let others = present.into_iter().filter(|server| Some(server) != first.as_ref());
         let mut servers: Vec<_> = first.iter().cloned().chain(others).collect();
-        let own = self.federation.peers.own_name();
+        let own = self.federation.client.own_name();
         let events = self.engine.events();
         servers.retain(|server| {
             server != own
-                && self.federation.peers.permits(server)
+                && self.federation.client.permits(server)
                 && admits(events, room, server).unwrap_or(false)
         });
         servers.truncate(limits::GAP_SERVERS);
@@ -160,9 +160,9 @@ impl Receiving<'_> {
         let room_id = encoded(room.id.as_str());
         let path = format!("/_matrix/federation/v1/timestamp_to_event/{room_id}?ts={ts}&dir={dir}");
         for server in self.servers_for(room, gap)? {
-            let mut question = Question::get(path.clone());
+            let mut question = FederationRequest::get(path.clone());
             question.timeout = limits::OUTBOUND_TIMEOUT;
-            let answer = self.federation.peers.ask(&server, question).await;
+            let answer = self.federation.client.send(&server, question).await;
             match answer.and_then(|answer| answer.json::<Closest>()) {
                 Ok(closest) => return Ok(Some(closest.event_id)),
                 Err(error) => debug!(%server, %error, "an event close to a time is not found"),
@@ -256,7 +256,8 @@ impl Receiving<'_> {
             limits::GAP_EVENTS,
             from.join("&")
         );
-        let answered: BackfillResponse = self.ask(server, Question::get(path), budget).await?;
+        let answered: BackfillResponse =
+            self.ask(server, FederationRequest::get(path), budget).await?;
         let mut sent = HashMap::new();
         // Some homeservers also send the events that were named in the request.
         for raw in answered.pdus.iter().take(limits::GAP_EVENTS + limits::PREDECESSORS) {
@@ -288,10 +289,10 @@ impl Receiving<'_> {
                 }
                 let known = self.without_place(room, &event_id)?;
                 let step = match (known, sent.remove(&event_id)) {
-                    (Found::Shown, _) => continue,
-                    (Found::Aside(event), _) => Step::known(&event),
-                    (Found::Nothing, Some(pdu)) => Step::sent(pdu),
-                    (Found::Nothing, None) => continue,
+                    (EventLookup::Shown, _) => continue,
+                    (EventLookup::Aside(event), _) => Step::known(&event),
+                    (EventLookup::Nothing, Some(pdu)) => Step::sent(pdu),
+                    (EventLookup::Nothing, None) => continue,
                 };
                 next.push((step.depth, event_id.clone()));
                 found.insert(event_id, step);
@@ -308,16 +309,18 @@ impl Receiving<'_> {
         Ok(steps)
     }
 
-    fn without_place(&self, room: &Room, event_id: &OwnedEventId) -> Result<Found, PduError> {
+    fn without_place(&self, room: &Room, event_id: &OwnedEventId) -> Result<EventLookup, PduError> {
         let (state, events) = (self.engine.state(), self.engine.events());
         if events.find_shown(&state, event_id).map_err(super::receive::read)?.is_some() {
-            return Ok(Found::Shown);
+            return Ok(EventLookup::Shown);
         }
         let known = events.find_known(&state, room, event_id).map_err(super::receive::read)?;
         Ok(match known {
-            Some(event) if room.aside(event.offset) == Some(Aside::Outlier) => Found::Aside(event),
-            Some(_) => Found::Shown,
-            None => Found::Nothing,
+            Some(event) if room.aside(event.offset) == Some(OffTimeline::Outlier) => {
+                EventLookup::Aside(event)
+            }
+            Some(_) => EventLookup::Shown,
+            None => EventLookup::Nothing,
         })
     }
 
@@ -338,11 +341,11 @@ impl Receiving<'_> {
     /// Removes the content of an event of a local user whose messages were erased.
     fn without_erased(&self, room: &Room, event: Verified) -> Result<Verified, PduError> {
         #[derive(Deserialize)]
-        struct Of {
+        struct SenderOf {
             sender: ruma::OwnedUserId,
         }
         let form = |error: &dyn std::fmt::Display| PduError::Form(error.to_string());
-        let of: Of = serde_json::from_str(event.pdu.get()).map_err(|error| form(&error))?;
+        let of: SenderOf = serde_json::from_str(event.pdu.get()).map_err(|error| form(&error))?;
         if self.engine.state().accounts.erased(&of.sender).is_none() {
             return Ok(event);
         }
@@ -428,7 +431,7 @@ impl Receiving<'_> {
                     if is_visibility(&event)
                         && !matches!(
                             room.aside(event.offset),
-                            Some(Aside::Rejected | Aside::SoftFailed)
+                            Some(OffTimeline::Rejected | OffTimeline::SoftFailed)
                         ) =>
                 {
                     return Ok(setting(event.content.get()));
@@ -483,7 +486,7 @@ impl Receiving<'_> {
     }
 }
 
-enum Found {
+enum EventLookup {
     /// It has a position, or may not have one.
     Shown,
     /// It is known as an auth event for others.

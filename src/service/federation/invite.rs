@@ -12,18 +12,18 @@ use serde_json::{json, value::RawValue};
 use tracing::debug;
 
 use super::{
-    enter::{EnterError, Version, Wish, bounded, seal, sent_to},
+    enter::{EnterError, EntryRequest, Version, bounded, seal, sent_to},
     pdu::{Pdu, PduError},
-    receive::{Receiving, Verified},
+    receive::{PduReceiver, Verified},
 };
 use logcabin_base::{metrics::metrics, text::encoded};
 use logcabin_decide::{
     Refusal,
-    federation::{MembershipOutside, ReceiveOutcome, TemplateError, address_invite, invitation},
+    federation::{ReceiveOutcome, RemoteMembership, TemplateError, address_invite, invitation},
     is_local,
-    quota::Crowd,
+    quota::InviteOverflow,
 };
-use logcabin_outside::federation::Question;
+use logcabin_outside::federation::FederationRequest;
 use logcabin_read::{events::as_shown, policy::policy_server, servers::admits};
 use logcabin_record::{
     Offset, Origin, event_format::has_chosen_ids, lax_object::LaxObject,
@@ -50,7 +50,7 @@ fn invited(object: &CanonicalJsonObject) -> Option<(OwnedUserId, OwnedUserId)> {
     Some((user("state_key")?, user("sender")?))
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Invites a user of another homeserver, by an event with this content. Returns its id.
     pub async fn invite(
         &self,
@@ -96,12 +96,12 @@ impl Receiving<'_> {
         let invited: Invited = if has_chosen_ids(&room.rules) {
             let older = older(&body);
             let question = |version| match version {
-                Version::First => Question::put(path(version), &older),
-                Version::Second => Question::put(path(version), &body),
+                Version::First => FederationRequest::put(path(version), &older),
+                Version::Second => FederationRequest::put(path(version), &body),
             };
             self.answer_to_either(server, question).await?.parts()?
         } else {
-            self.asked(server, Question::put(path(Version::Second), &body)).await?
+            self.asked(server, FederationRequest::put(path(Version::Second), &body)).await?
         };
         let object = Pdu::object(&invited.event).map_err(|error| wrong(&error))?;
         let pdu = Pdu::in_room(&room, object).map_err(|error| wrong(&error))?;
@@ -111,7 +111,7 @@ impl Receiving<'_> {
         }
         let mut event = self.verify(&room, pdu).await.map_err(|error| wrong(&error))?;
         event.relayed = true;
-        let own = self.federation.peers.own_name();
+        let own = self.federation.client.own_name();
         self.accept(own, &room, event).await.map_err(|error| match error {
             PduError::NotRecorded(rejected) => rejected.into(),
             error => wrong(&error),
@@ -141,7 +141,7 @@ impl Receiving<'_> {
             return Ok(true);
         }
         // It needs no signature in the sender's name: the identity server's signature is enough.
-        let own = self.federation.peers.own_name();
+        let own = self.federation.client.own_name();
         let wrong =
             |error: &dyn std::fmt::Display| EnterError::Wrong(own.to_owned(), error.to_string());
         let sealed = seal(&env, &version, object).map_err(|why| wrong(&why))?;
@@ -178,7 +178,7 @@ impl Receiving<'_> {
         });
         let room = encoded(room_id.as_str());
         let path = format!("/_matrix/federation/v1/exchange_third_party_invite/{room}");
-        let question = Question::put(path, &event);
+        let question = FederationRequest::put(path, &event);
         self.asked::<serde::de::IgnoredAny>(inviter.server_name(), question).await?;
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Receiving<'_> {
             let event = Verified::new(room_id, event_id.to_owned(), pdu)?;
             self.accept(origin, &room, event).await?;
         } else {
-            let invite = MembershipOutside {
+            let invite = RemoteMembership {
                 room_id,
                 version,
                 from: origin.to_owned(),
@@ -297,7 +297,7 @@ impl Receiving<'_> {
     ) -> Result<ReceiveOutcome, PduError> {
         let event_id = pdu.event_id.clone();
         let pdu = pdu.verified(&self.federation.keys, &room.rules).await?;
-        let withdrawal = MembershipOutside {
+        let withdrawal = RemoteMembership {
             room_id: room.id.clone(),
             version: room.version.clone(),
             from: origin.to_owned(),
@@ -316,7 +316,7 @@ impl Receiving<'_> {
         let crowd = env.quotas.crowd(&env.state, &env.server.name, user_id, inviter);
         let Some(crowd) = crowd else { return };
         let Some(room_id) = self.oldest_to_give_way(user_id, inviter, crowd) else { return };
-        let wish = Wish { room_id: &room_id, user_id, reason: None };
+        let wish = EntryRequest { room_id: &room_id, user_id, reason: None };
         match self.leave_alone(wish).await {
             Ok(()) => metrics().federation_dropped.with_label_values(&["invite"]).inc(),
             Err(error) => debug!(%user_id, %error, "an old invite stays"),
@@ -333,7 +333,7 @@ impl Receiving<'_> {
         &self,
         user_id: &UserId,
         inviter: &UserId,
-        crowd: Crowd,
+        crowd: InviteOverflow,
     ) -> Option<OwnedRoomId> {
         let (state, own) = (self.engine.state(), &self.engine.env().server.name);
         let mut invites = state.usage.invites_by_age(user_id);
@@ -350,10 +350,14 @@ impl Receiving<'_> {
         let strange: Vec<_> = invites.iter().filter(is_by_stranger).cloned().collect();
         let server = inviter.server_name();
         match crowd {
-            Crowd::OfOne => strange.into_iter().find(|(_, of)| of.is_from(server)),
-            Crowd::OfAll if !strange.is_empty() => oldest_of_most(strange, 0),
-            Crowd::OfAll if !state.memberships.share_a_room(user_id, inviter, Offset::MAX) => None,
-            Crowd::OfAll => {
+            InviteOverflow::OfOne => strange.into_iter().find(|(_, of)| of.is_from(server)),
+            InviteOverflow::OfAll if !strange.is_empty() => oldest_of_most(strange, 0),
+            InviteOverflow::OfAll
+                if !state.memberships.share_a_room(user_id, inviter, Offset::MAX) =>
+            {
+                None
+            }
+            InviteOverflow::OfAll => {
                 let own = invites.iter().filter(|(_, of)| of.is_from(server)).count();
                 oldest_of_most(invites, own + 1)
             }

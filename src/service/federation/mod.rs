@@ -2,11 +2,10 @@
 //! decision.
 
 mod admission;
-pub mod asking;
 mod devices;
 mod edus;
 mod enter;
-pub mod entering;
+pub mod entry_attempts;
 mod fetch;
 mod history;
 mod invite;
@@ -14,11 +13,12 @@ mod memory;
 mod outliers;
 mod pdu;
 pub mod presence;
+pub mod query_rates;
 mod receive;
 
-pub use devices::{HandedOut, Wanted, by_server, known_devices};
-pub use enter::{EnterError, MembershipChange, Wish};
+pub use devices::{ClaimedKeys, KeyClaims, by_server, known_devices};
+pub use enter::{EnterError, EntryRequest, MembershipChange};
 pub use fetch::Budget;
-pub use memory::{Accounts, Amounts, Federation, Kind, Site, Use};
+pub use memory::{Amounts, Federation, Kind, OriginLimits, OriginUsage, Site};
 pub use pdu::{Pdu, PduError};
-pub use receive::Receiving;
+pub use receive::PduReceiver;

@@ -18,16 +18,16 @@ use tracing::debug;
 
 use super::{
     pdu::{Pdu, PduError, Signer},
-    receive::{Receiving, Verified, read},
+    receive::{PduReceiver, Verified, read},
 };
 use logcabin_base::{background, limits};
 use logcabin_decide::federation::{OutlierOutcome, RecordOutliers};
-use logcabin_outside::federation::{EventKeys, Haste, KeyError, Unreachable};
+use logcabin_outside::federation::{EventKeys, KeyError, Priority, Unreachable};
 use logcabin_record::{Origin, event_format::has_chosen_ids};
 use logcabin_state::Room;
 
 /// An event of a batch.
-pub(super) enum Checked {
+pub(super) enum CheckedEvent {
     Known(OwnedEventId),
     /// It has valid signatures.
     Valid(Verified),
@@ -37,7 +37,7 @@ pub(super) enum Checked {
 
 /// The parts of an event that say whose keys are needed. It is as lenient as the verification.
 #[derive(Deserialize)]
-struct Sketch<'a> {
+struct KeyRequirements<'a> {
     #[serde(borrow, rename = "type")]
     event_type: Cow<'a, str>,
     #[serde(borrow)]
@@ -54,7 +54,7 @@ struct Sketch<'a> {
     signatures: HashMap<Cow<'a, str>, &'a RawValue>,
 }
 
-impl Sketch<'_> {
+impl KeyRequirements<'_> {
     /// The homeservers whose signatures it needs: the sender's, that of the user who authorised a
     /// restricted join, and, in room versions where servers choose the ids, that of the id.
     fn signers(&self, with_id: bool) -> Vec<OwnedServerName> {
@@ -97,7 +97,7 @@ struct Needed {
     has_weight: bool,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Verifies events. Leaves out all but those that are valid and unknown.
     pub(super) async fn verify_all(
         &self,
@@ -106,8 +106,8 @@ impl Receiving<'_> {
     ) -> Result<Vec<Verified>, PduError> {
         let checked = self.check_all(room, events).await?;
         let valid = checked.into_iter().filter_map(|checked| match checked {
-            Checked::Valid(event) => Some(event),
-            Checked::Known(_) | Checked::Unverified(..) => None,
+            CheckedEvent::Valid(event) => Some(event),
+            CheckedEvent::Known(_) | CheckedEvent::Unverified(..) => None,
         });
         Ok(valid.collect())
     }
@@ -121,7 +121,7 @@ impl Receiving<'_> {
         &self,
         room: &Room,
         events: &[R],
-    ) -> Result<Vec<Checked>, PduError> {
+    ) -> Result<Vec<CheckedEvent>, PduError> {
         let keys = self.keys_of(events, &room.rules).await?;
         let mut valid = Vec::with_capacity(events.len());
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
@@ -135,7 +135,7 @@ impl Receiving<'_> {
         room: &Room,
         part: &[R],
         keys: &HashMap<OwnedServerName, EventKeys>,
-    ) -> Result<Vec<Checked>, PduError> {
+    ) -> Result<Vec<CheckedEvent>, PduError> {
         let is_large = part.len() >= limits::VERIFIED_IN_PARALLEL;
         let turn = match is_large {
             true => Some(self.federation.verifying.lock().await),
@@ -164,7 +164,7 @@ impl Receiving<'_> {
         room: &Room,
         raw: &RawValue,
         keys: &HashMap<OwnedServerName, EventKeys>,
-    ) -> Result<Checked, PduError> {
+    ) -> Result<CheckedEvent, PduError> {
         let pdu = Pdu::of_room(room, raw)?;
         if has_chosen_ids(&room.rules) {
             let (state, events) = (self.engine.state(), self.engine.events());
@@ -174,7 +174,7 @@ impl Receiving<'_> {
             }
         }
         if self.knows(room, &pdu.event_id)? {
-            return Ok(Checked::Known(pdu.event_id));
+            return Ok(CheckedEvent::Known(pdu.event_id));
         }
         let mut valid = PublicKeyMap::new();
         for Signer { server, key_ids, ts_ms } in pdu.signers(&room.rules)? {
@@ -185,13 +185,13 @@ impl Receiving<'_> {
                     let has_keys = keys.get(&server).is_some_and(|keys| !keys.is_empty());
                     let own = pdu.own_join().filter(|user| user.server_name() == server);
                     return match own.filter(|_| !has_keys).map(ToOwned::to_owned) {
-                        Some(user_id) => Ok(Checked::Unverified(user_id, pdu.event_id)),
+                        Some(user_id) => Ok(CheckedEvent::Unverified(user_id, pdu.event_id)),
                         None => Err(KeyError::NoKey(server, key_ids.join(", ")).into()),
                     };
                 }
             }
         }
-        Ok(Checked::Valid(self.verify_by(room, pdu, &valid)?))
+        Ok(CheckedEvent::Valid(self.verify_by(room, pdu, &valid)?))
     }
 
     /// Verifies very many events, and records each part of them as outliers once it is verified, so
@@ -206,14 +206,14 @@ impl Receiving<'_> {
         room: &Room,
         events: &[R],
         waiting: &mut Vec<Verified>,
-        mut found: impl FnMut(&Checked),
+        mut found: impl FnMut(&CheckedEvent),
     ) -> Result<(), PduError> {
         let keys = self.keys_of(events, &room.rules).await?;
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
             let mut valid = Vec::with_capacity(part.len());
             for checked in self.check_part(room, part, &keys).await? {
                 found(&checked);
-                if let Checked::Valid(event) = checked {
+                if let CheckedEvent::Valid(event) = checked {
                     valid.push(event);
                 }
             }
@@ -268,7 +268,7 @@ impl Receiving<'_> {
         let fetched = stream::iter(lacking).map(|(.., server, of)| async move {
             let latest = of.values().copied().max().unwrap_or(0);
             let ids: Vec<_> = of.into_keys().collect();
-            let fetched = ring.for_events(&server, &ids, latest, Haste::InBulk).await;
+            let fetched = ring.for_events(&server, &ids, latest, Priority::InBulk).await;
             (server, fetched)
         });
         let fetched = fetched.buffer_unordered(limits::PEER_KEYS_IN_BULK.0);
@@ -334,7 +334,7 @@ fn needed(events: &[impl Borrow<RawValue>], with_id: bool) -> BTreeMap<OwnedServ
             continue;
         }
         let canonical;
-        let sketch = if let Ok(sketch) = serde_json::from_str::<Sketch<'_>>(raw.get()) {
+        let sketch = if let Ok(sketch) = serde_json::from_str::<KeyRequirements<'_>>(raw.get()) {
             sketch
         } else {
             // It may have a key twice, of which the last one counts.

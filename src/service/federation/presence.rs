@@ -14,9 +14,9 @@ use logcabin_record::{Offset, Origin};
 /// The users of other homeservers who are not offline, each with the record of their presence and
 /// the time when it was first seen here. A restart restarts the timeout of each.
 #[derive(Default)]
-struct Heard(HashMap<OwnedUserId, (Offset, u64)>);
+struct PresenceTimeouts(HashMap<OwnedUserId, (Offset, u64)>);
 
-impl Heard {
+impl PresenceTimeouts {
     /// Of these users, those whose presence was not repeated in time.
     fn silent(&mut self, around: Vec<(OwnedUserId, Offset)>, now_ms: u64) -> Vec<ExpirePresence> {
         let before = std::mem::take(&mut self.0);
@@ -35,7 +35,7 @@ impl Heard {
 
 /// Expires the presence of users whose homeservers stopped repeating it, until the server stops.
 pub async fn expire(engine: Arc<Engine>, shutdown: Shutdown) {
-    let mut heard = Heard::default();
+    let mut heard = PresenceTimeouts::default();
     let mut tick = interval(limits::PRESENCE_LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn presence_ends_when_nothing_is_heard_for_long_and_not_before() {
         let pia: OwnedUserId = "@pia:peer.example".try_into().unwrap();
-        let mut heard = Heard::default();
+        let mut heard = PresenceTimeouts::default();
         let mut silent = |offset, minute: u64| {
             let around = vec![(pia.clone(), Offset::new(offset))];
             let silent = heard.silent(around, minute * 60_000);

@@ -12,7 +12,7 @@ use super::{
     memory::{Federation, Site},
     pdu::{Pdu, PduError},
 };
-use logcabin_base::{limits, turns::Turn};
+use logcabin_base::{fair_queue::WorkTurn, limits};
 use logcabin_decide::{
     Env, Refusal,
     federation::{ReceiveOutcome, ReceivePdu, ReceivePduAtLength},
@@ -27,7 +27,7 @@ use logcabin_record::{
 use logcabin_state::Room;
 
 /// Handles events of other homeservers.
-pub struct Receiving<'a> {
+pub struct PduReceiver<'a> {
     pub(super) engine: &'a Arc<Engine>,
     pub(super) federation: &'a Federation,
 }
@@ -46,7 +46,7 @@ pub struct Verified {
 }
 
 #[derive(serde::Deserialize)]
-struct Place {
+struct Depth {
     #[serde(default)]
     depth: u64,
 }
@@ -82,7 +82,7 @@ impl Verified {
         event_id: OwnedEventId,
         pdu: Box<RawValue>,
     ) -> Result<Self, PduError> {
-        let place: Place =
+        let place: Depth =
             serde_json::from_str(pdu.get()).map_err(|error| PduError::Form(error.to_string()))?;
         let (depth, relayed, not_recommended) = (place.depth, false, None);
         Ok(Self { room_id, event_id, depth, relayed, not_recommended, pdu })
@@ -114,7 +114,7 @@ impl Verified {
     }
 }
 
-impl<'a> Receiving<'a> {
+impl<'a> PduReceiver<'a> {
     pub const fn new(engine: &'a Arc<Engine>, federation: &'a Federation) -> Self {
         Self { engine, federation }
     }
@@ -294,7 +294,7 @@ const GIVEN_UP: usize = 8;
 
 /// Decides on events of other homeservers. Long computations are done before, while the room's
 /// other events go ahead; homeservers and rooms take turns by how much they have used.
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     async fn decide(
         &self,
         origin: &ServerName,
@@ -325,7 +325,7 @@ impl Receiving<'_> {
         }
     }
 
-    async fn turn(&self, origin: &ServerName, room_id: &RoomId) -> Turn {
+    async fn turn(&self, origin: &ServerName, room_id: &RoomId) -> WorkTurn {
         self.federation.resolving.turn(Site::of(origin).as_str(), room_id.as_str()).await
     }
 }

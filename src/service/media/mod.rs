@@ -30,16 +30,16 @@ use self::{
     remote::{Failure, Remote},
 };
 use crate::{federation::Federation, requester::Requester};
-use logcabin_base::{bodies::Bodies, limits, long_work::LongWork, shutdown::Shutdown};
+use logcabin_base::{bodies::BodyBudget, limits, long_work::LongWork, shutdown::Shutdown};
 use logcabin_cluster::Cluster;
 use logcabin_config::{self as config, Config};
 use logcabin_decide::media::AddMedia;
 use logcabin_engine::{Engine, Lagged, Rejected};
 use logcabin_media::{
-    self as media, Held, Place, Receiving, Store,
-    depot::Depot,
-    picture::{self, Format, Thumbnail, Wish},
+    self as media, FileLocation, IncomingFile, PinnedFile, Store,
+    picture::{self, Format, Thumbnail, ThumbnailSpec},
     remote::{RemoteFile, RemoteFiles},
+    shared_store::SharedStore,
 };
 use logcabin_outside::outbound::OutboundError;
 use logcabin_record::{Origin, command::FileHash};
@@ -70,7 +70,7 @@ pub struct Media {
     under_way: Mutex<HashMap<OwnedUserId, usize>>,
     previews: Previews,
     /// Where the nodes of a cluster find each other's files, unless they share a directory.
-    depot: Option<Arc<dyn Depot>>,
+    shared_store: Option<Arc<dyn SharedStore>>,
     /// Held while a file is fetched from there, by the first byte of its hash.
     fetching: [AsyncMutex<()>; 16],
 }
@@ -90,11 +90,11 @@ impl Media {
     /// Opens the files in the data directory of the configuration.
     pub fn open(
         config: &Config,
-        bodies: &Arc<Bodies>,
+        bodies: &Arc<BodyBudget>,
         engine: &Arc<Engine>,
         federation: Option<Arc<Federation>>,
         cluster: Option<Arc<dyn Cluster>>,
-        depot: Option<Arc<dyn Depot>>,
+        shared_store: Option<Arc<dyn SharedStore>>,
     ) -> Result<Arc<Self>, MediaError> {
         let (store, remote) = media::open(config)?;
         let percent = config.rate_limits.processor_percent;
@@ -111,7 +111,7 @@ impl Media {
             uploaded: Notify::new(),
             under_way: Mutex::default(),
             previews: Previews::new(&config.media, &config.outbound, bodies)?,
-            depot,
+            shared_store,
             fetching: Default::default(),
         }))
     }
@@ -122,24 +122,24 @@ impl Media {
     }
 
     /// Begins an upload, unless the user has too many in progress.
-    pub fn begin_upload(&self, user_id: &UserId) -> Option<UnderWay<'_>> {
+    pub fn begin_upload(&self, user_id: &UserId) -> Option<UploadGuard<'_>> {
         let mut under_way = self.under_way.lock();
         let count = under_way.entry(user_id.to_owned()).or_default();
         if *count >= limits::UPLOADS_AT_ONCE {
             return None;
         }
         *count += 1;
-        Some(UnderWay { media: self, user_id: user_id.to_owned() })
+        Some(UploadGuard { media: self, user_id: user_id.to_owned() })
     }
 }
 
 /// Counts an upload in progress.
-pub struct UnderWay<'a> {
+pub struct UploadGuard<'a> {
     media: &'a Media,
     user_id: OwnedUserId,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for UploadGuard<'_> {
     fn drop(&mut self) {
         let mut under_way = self.media.under_way.lock();
         if let Some(count) = under_way.get_mut(&self.user_id) {
@@ -190,7 +190,7 @@ impl Media {
     /// Makes a received file durable, and then the record that names it.
     pub async fn keep(
         self: &Arc<Self>,
-        receiving: Receiving,
+        receiving: IncomingFile,
         mut add: AddMedia,
         origin: Origin,
     ) -> Result<(), FileError> {
@@ -221,7 +221,7 @@ impl Media {
         Ok(())
     }
 
-    async fn discard(self: &Arc<Self>, file: Held) {
+    async fn discard(self: &Arc<Self>, file: PinnedFile) {
         let media = Arc::clone(self);
         let discarding = spawn_blocking(move || {
             media.store.discard(file, |hash| media.engine.state().media.names(hash))
@@ -232,7 +232,7 @@ impl Media {
     }
 
     /// Makes the usual thumbnails before they are requested.
-    async fn make_usual_thumbnails(self: Arc<Self>, file: Held, uploader: Requester) {
+    async fn make_usual_thumbnails(self: Arc<Self>, file: PinnedFile, uploader: Requester) {
         // A user who uploads many at once waits; their thumbnails are made on request.
         let Ok(place) = self.pictures.place(&uploader, false).await else { return };
         let store = Arc::clone(&self.store);
@@ -267,12 +267,12 @@ impl Media {
     /// The file that somebody wants; waits for an upload in progress, or has it fetched.
     pub async fn find(
         self: &Arc<Self>,
-        wanted: Wanted<'_>,
+        wanted: FileRequest<'_>,
         caller: Requester,
         shutdown: &Shutdown,
-    ) -> Result<Found, FileError> {
+    ) -> Result<ServedFile, FileError> {
         match self.is_own(wanted.server) {
-            true => self.stored(wanted.media_id, wanted.wait, shutdown).await.map(Found::from),
+            true => self.stored(wanted.media_id, wanted.wait, shutdown).await.map(ServedFile::from),
             false => self.remote_file(wanted, caller, shutdown).await,
         }
     }
@@ -311,11 +311,11 @@ impl Media {
     /// The file that somebody wants, if it is served without an access token.
     pub async fn find_before_freeze(
         self: &Arc<Self>,
-        wanted: Wanted<'_>,
+        wanted: FileRequest<'_>,
         allow_remote: bool,
         caller: Requester,
         shutdown: &Shutdown,
-    ) -> Result<Found, FileError> {
+    ) -> Result<ServedFile, FileError> {
         let serves = |time_ms| self.settings.unauthenticated.serves(time_ms);
         let serves_now = serves(self.engine.clock().now_ms());
         if !self.is_own(wanted.server) {
@@ -334,7 +334,7 @@ impl Media {
         // Later uploads are not served without authentication, so there is no point in waiting.
         let wait = if serves_now { wanted.wait } else { Duration::ZERO };
         match self.stored(wanted.media_id, wait, shutdown).await {
-            Ok(stored) if serves(stored.time_ms) => Ok(Found::from(stored)),
+            Ok(stored) if serves(stored.time_ms) => Ok(ServedFile::from(stored)),
             Ok(_) => Err(FileError::NotPublic),
             Err(FileError::NotYetUploaded) if wait.is_zero() => Err(FileError::NotPublic),
             Err(error) => Err(error),
@@ -343,7 +343,7 @@ impl Media {
 }
 
 /// The file that somebody wants.
-pub struct Wanted<'a> {
+pub struct FileRequest<'a> {
     /// The homeserver whose file it is.
     pub server: &'a ServerName,
     /// Its id there.
@@ -353,20 +353,20 @@ pub struct Wanted<'a> {
 }
 
 /// A file that is served.
-pub enum Found {
+pub enum ServedFile {
     /// One of this server.
     Own(Stored),
     /// The copy of one of another homeserver.
-    Copy(Place, RemoteFile),
+    Copy(FileLocation, RemoteFile),
 }
 
-impl From<Stored> for Found {
+impl From<Stored> for ServedFile {
     fn from(stored: Stored) -> Self {
         Self::Own(stored)
     }
 }
 
-impl Found {
+impl ServedFile {
     pub const fn hash(&self) -> FileHash {
         match self {
             Self::Own(stored) => stored.hash,
@@ -376,7 +376,7 @@ impl Found {
 }
 
 /// The stored thumbnail for this request.
-pub fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format)> {
+pub fn kept(store: &Store, hash: &FileHash, wish: ThumbnailSpec) -> Option<(Bytes, Format)> {
     Format::ALL.into_iter().find_map(|format| {
         let name = format!("{}.{}", wish.name(), format.extension());
         Some((store.read_thumbnail(hash, &name)?, format))
@@ -384,7 +384,13 @@ pub fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format
 }
 
 /// Stores a thumbnail for later requests.
-pub fn keep_thumbnail(store: &Store, hash: &FileHash, wish: Wish, format: Format, bytes: &[u8]) {
+pub fn keep_thumbnail(
+    store: &Store,
+    hash: &FileHash,
+    wish: ThumbnailSpec,
+    format: Format,
+    bytes: &[u8],
+) {
     let name = format!("{}.{}", wish.name(), format.extension());
     if let Err(error) = store.keep_thumbnail(hash, &name, bytes)
         && error.kind() != io::ErrorKind::QuotaExceeded

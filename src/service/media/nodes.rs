@@ -16,7 +16,7 @@ use logcabin_media::{
     Download,
     remote::{RemoteFile, RemoteFiles},
 };
-use logcabin_outside::federation::{OnItsWay, Unreachable};
+use logcabin_outside::federation::{RemoteDownload, Unreachable};
 use logcabin_record::command::FileHash;
 
 /// The prefix of such a request. A forwarded request begins with a brace.
@@ -27,12 +27,12 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// A request to another node for a part of a copy, with its metadata.
 #[derive(Serialize, Deserialize)]
-struct Wanted {
+struct CopyRequest {
     address: OwnedMxcUri,
     from: u64,
 }
 
-impl Wanted {
+impl CopyRequest {
     fn question(&self) -> Bytes {
         let mut question = COPY.to_vec();
         question.extend(serde_json::to_vec(self).unwrap_or_default());
@@ -47,7 +47,7 @@ async fn piece(
     address: &OwnedMxcUri,
     from: u64,
 ) -> Option<(RemoteFile, Bytes)> {
-    let question = Wanted { address: address.clone(), from }.question();
+    let question = CopyRequest { address: address.clone(), from }.question();
     let answer = timeout(ANSWER, cluster.forward(node, question)).await.ok()??;
     let end = memchr::memchr(b'\n', &answer)?;
     let known = serde_json::from_slice::<RemoteFile>(&answer[..end]).ok()?;
@@ -59,7 +59,7 @@ impl Media {
     pub(super) async fn copy_of_another_node(
         &self,
         address: &OwnedMxcUri,
-    ) -> Option<(OnItsWay, FileHash)> {
+    ) -> Option<(RemoteDownload, FileHash)> {
         let cluster = self.cluster.as_ref()?;
         for node in cluster.there().into_iter().filter(|node| *node != cluster.tag()) {
             let Some((known, first)) = piece(&**cluster, node, address, 0).await else { continue };
@@ -82,7 +82,7 @@ impl Media {
             });
             let pieces = stream::iter([Ok(first)]).chain(rest).boxed();
             let RemoteFile { content_type, name, .. } = known;
-            return Some((OnItsWay::of_node(content_type, name, size, pieces), hash));
+            return Some((RemoteDownload::of_node(content_type, name, size, pieces), hash));
         }
         None
     }
@@ -90,7 +90,7 @@ impl Media {
     /// Answers another node's request for a part of a copy; `None` if it is a different request.
     pub async fn answer_node(&self, question: &Bytes) -> Option<Bytes> {
         let wanted = question.strip_prefix(COPY)?;
-        let Ok(wanted) = serde_json::from_slice::<Wanted>(wanted) else {
+        let Ok(wanted) = serde_json::from_slice::<CopyRequest>(wanted) else {
             return Some(Bytes::new());
         };
         let files = Arc::clone(&self.remote.files);
@@ -99,7 +99,7 @@ impl Media {
     }
 }
 
-fn read(files: &Arc<RemoteFiles>, wanted: &Wanted) -> Option<Bytes> {
+fn read(files: &Arc<RemoteFiles>, wanted: &CopyRequest) -> Option<Bytes> {
     let known = files.look(&wanted.address)?;
     let range = part(known.size, wanted.from);
     let piece = Download::open(&files.place(&known)).ok()?.read(&range).ok()?;

@@ -18,12 +18,12 @@ use tokio::sync::Semaphore;
 use tracing::debug;
 
 use super::{FileError, Media};
-use logcabin_base::{bodies::Bodies, limits};
+use logcabin_base::{bodies::BodyBudget, limits};
 use logcabin_config as config;
 use logcabin_decide::{Refusal, media::AddMedia};
 use logcabin_engine::Rejected;
 use logcabin_media::{page::Page, picture};
-use logcabin_outside::outbound::{Answer, Ask, Outbound, OutboundError};
+use logcabin_outside::outbound::{Outbound, OutboundError, OutboundRequest, OutboundResponse};
 use logcabin_record::{Origin, command::FileHash};
 
 /// How long a failed preview is cached.
@@ -34,12 +34,12 @@ pub(crate) struct Previews {
     outbound: Outbound,
     at_once: Semaphore,
     /// By address. Concurrent requests for the same address share one fetch.
-    made: Cache<String, Made, Weight>,
+    made: Cache<String, CachedPreview, Weight>,
 }
 
 /// The result for an address.
 #[derive(Clone)]
-struct Made {
+struct CachedPreview {
     preview: Result<Bytes, Failure>,
     until_ms: u64,
 }
@@ -47,8 +47,8 @@ struct Made {
 #[derive(Clone)]
 struct Weight;
 
-impl Weighter<String, Made> for Weight {
-    fn weight(&self, url: &String, made: &Made) -> u64 {
+impl Weighter<String, CachedPreview> for Weight {
+    fn weight(&self, url: &String, made: &CachedPreview) -> u64 {
         (url.len() + made.preview.as_ref().map_or(0, Bytes::len) + 128) as u64
     }
 }
@@ -69,7 +69,7 @@ impl Previews {
     pub(super) fn new(
         settings: &config::Media,
         outbound: &config::Outbound,
-        bodies: &Arc<Bodies>,
+        bodies: &Arc<BodyBudget>,
     ) -> Result<Self, OutboundError> {
         let allowed = &settings.preview_allowed_ranges.0;
         Ok(Self {
@@ -108,7 +108,7 @@ impl Media {
                 Ok(_) => self.settings.preview_cache_seconds.saturating_mul(1000),
                 Err(_) => FAILURE_MS,
             };
-            Ok::<_, Failure>(Made { preview, until_ms: now_ms.saturating_add(kept_ms) })
+            Ok::<_, Failure>(CachedPreview { preview, until_ms: now_ms.saturating_add(kept_ms) })
         };
         made.get_or_insert_async(url.as_str(), making).await?.preview
     }
@@ -158,16 +158,16 @@ impl Media {
         mut url: Url,
         accepted: &str,
         max_bytes: usize,
-    ) -> Result<(Url, Answer), Failure> {
+    ) -> Result<(Url, OutboundResponse), Failure> {
         for _ in 0..=limits::PREVIEW_REDIRECTS {
             let denied = &self.settings.preview_denied_urls.0;
             let host = url.host_str().unwrap_or_default();
             if denied.iter().any(|pattern| pattern.matches(host, url.path())) {
                 return Err(Failure::Refused);
             }
-            let mut ask = Ask::new(Method::GET, url.clone()).header(ACCEPT, accepted);
+            let mut ask = OutboundRequest::new(Method::GET, url.clone()).header(ACCEPT, accepted);
             (ask.max_bytes, ask.cut) = (max_bytes, true);
-            let answer = self.previews.outbound.ask(ask).await.map_err(|error| {
+            let answer = self.previews.outbound.send(ask).await.map_err(|error| {
                 debug!(%error, "no preview");
                 match error {
                     OutboundError::NotPublic(_) => Failure::Refused,
@@ -197,7 +197,7 @@ impl Media {
         }
         let reading = bytes.clone();
         let about = tokio::task::spawn_blocking(move || picture::about(&reading)).await;
-        let Ok(Ok(picture::About { format, size: (width, height) })) = about else { return };
+        let Ok(Ok(picture::PictureInfo { format, size: (width, height) })) = about else { return };
         let content_type = format.content_type();
         let size = bytes.len();
         match self.keep_picture(bytes, content_type, origin).await {

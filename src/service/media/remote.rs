@@ -18,13 +18,15 @@ use tokio::{
 };
 use tracing::{debug, error};
 
-use super::{FileError, Found, Media, Wanted};
+use super::{FileError, FileRequest, Media, ServedFile};
 use crate::{federation::Federation, requester::Requester};
-use logcabin_base::{arrival::Pace, bodies::Bodies, limits, places::Places, shutdown::Shutdown};
+use logcabin_base::{
+    arrival::Pace, bodies::BodyBudget, keyed_semaphore::KeyedSemaphore, limits, shutdown::Shutdown,
+};
 use logcabin_config as config;
 use logcabin_media::remote::{RemoteFile, RemoteFiles};
 use logcabin_outside::{
-    federation::{NoFile, OnItsWay, Unreachable},
+    federation::{NoFile, RemoteDownload, Unreachable},
     outbound::{Outbound, OutboundError},
 };
 use logcabin_record::command::FileHash;
@@ -37,8 +39,8 @@ pub struct Remote {
     outbound: Option<Outbound>,
     /// The files that are being fetched, each with its first requester.
     under_way: Mutex<HashMap<OwnedMxcUri, (Requester, watch::Receiver<Progress>)>>,
-    by_caller: Arc<Places<Requester>>,
-    by_origin: Arc<Places<OwnedServerName>>,
+    by_caller: Arc<KeyedSemaphore<Requester>>,
+    by_origin: Arc<KeyedSemaphore<OwnedServerName>>,
     at_once: Semaphore,
     /// By address or name of a homeserver: the failure, and when a retry is allowed.
     failed: Cache<String, (Failure, Instant)>,
@@ -93,7 +95,7 @@ impl Remote {
         files: Arc<RemoteFiles>,
         federation: &config::Federation,
         outbound: &config::Outbound,
-        bodies: &Arc<Bodies>,
+        bodies: &Arc<BodyBudget>,
     ) -> Result<Self, OutboundError> {
         let (is_on, allowed) = (federation.enabled, &federation.allowed_networks);
         let outbound = is_on.then(|| Outbound::public_only(outbound, bodies, allowed));
@@ -102,8 +104,8 @@ impl Remote {
             files,
             outbound: outbound.transpose()?,
             under_way: Mutex::default(),
-            by_caller: Arc::new(Places::new(of_caller)),
-            by_origin: Arc::new(Places::new(of_origin)),
+            by_caller: Arc::new(KeyedSemaphore::new(of_caller)),
+            by_origin: Arc::new(KeyedSemaphore::new(of_origin)),
             at_once: Semaphore::new(at_once),
             failed: Cache::new(if is_on { limits::REMOTE_FILES_FAILED } else { 1 }),
         })
@@ -139,12 +141,12 @@ impl Remote {
 }
 
 /// A file that is being fetched, until this is dropped.
-struct UnderWay<'a> {
+struct FetchGuard<'a> {
     remote: &'a Remote,
     address: &'a OwnedMxcUri,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for FetchGuard<'_> {
     fn drop(&mut self) {
         self.remote.under_way.lock().remove(self.address);
     }
@@ -163,10 +165,10 @@ impl Media {
     /// A file of another homeserver, fetched if there is no copy.
     pub(super) async fn remote_file(
         self: &Arc<Self>,
-        wanted: Wanted<'_>,
+        wanted: FileRequest<'_>,
         caller: Requester,
         shutdown: &Shutdown,
-    ) -> Result<Found, FileError> {
+    ) -> Result<ServedFile, FileError> {
         if let Some(file) = self.remote_copy(&wanted).await? {
             return self.found_remote(&file);
         }
@@ -198,7 +200,7 @@ impl Media {
     /// The copy of a file of another homeserver, if there is one and it may be served.
     pub(crate) async fn remote_copy(
         self: &Arc<Self>,
-        wanted: &Wanted<'_>,
+        wanted: &FileRequest<'_>,
     ) -> Result<Option<RemoteFile>, FileError> {
         let address = self.remote_address(wanted)?;
         let files = Arc::clone(&self.remote.files);
@@ -206,22 +208,22 @@ impl Media {
     }
 
     /// A copy, unless it is in quarantine.
-    pub(crate) fn found_remote(&self, file: &RemoteFile) -> Result<Found, FileError> {
+    pub(crate) fn found_remote(&self, file: &RemoteFile) -> Result<ServedFile, FileError> {
         if self.engine.state().media.quarantined_by(&file.hash).is_some() {
             return Err(FileError::NotFound);
         }
-        Ok(Found::Copy(self.remote.files.place(file), file.clone()))
+        Ok(ServedFile::Copy(self.remote.files.place(file), file.clone()))
     }
 
     /// The address of a file of another homeserver, if this one serves it.
-    fn remote_address(&self, wanted: &Wanted<'_>) -> Result<OwnedMxcUri, FileError> {
-        let Wanted { server, media_id, .. } = wanted;
+    fn remote_address(&self, wanted: &FileRequest<'_>) -> Result<OwnedMxcUri, FileError> {
+        let FileRequest { server, media_id, .. } = wanted;
         let Some(federation) = &self.federation else {
             return Err(FileError::NoRemoteFiles);
         };
         let address = OwnedMxcUri::from(format!("mxc://{server}/{media_id}"));
         let is_quarantined = self.engine.state().remote_media.quarantined(&address).is_some();
-        if !federation.peers.permits(server) || is_quarantined || !address.is_valid() {
+        if !federation.client.permits(server) || is_quarantined || !address.is_valid() {
             return Err(FileError::NotFound);
         }
         Ok(address)
@@ -234,7 +236,7 @@ impl Media {
     /// Starts to fetch a file, unless a fetch is in progress or has failed recently.
     fn fetch_remote(
         self: &Arc<Self>,
-        wanted: &Wanted<'_>,
+        wanted: &FileRequest<'_>,
         wait: Duration,
         caller: Requester,
     ) -> Result<watch::Receiver<Progress>, FileError> {
@@ -265,7 +267,7 @@ impl Media {
 
     async fn carry_out(&self, fetch: Fetch, tell: &watch::Sender<Progress>) {
         let remote = &self.remote;
-        let under_way = UnderWay { remote, address: &fetch.address };
+        let under_way = FetchGuard { remote, address: &fetch.address };
         let fetched = self.receive_remote(&fetch, tell).await;
         if let Err(failure) = &fetched {
             match failure {
@@ -288,7 +290,7 @@ impl Media {
         let Fetch { address, origin, media_id, wait, caller } = fetch;
         let remote = &self.remote;
         let denied = || Failure::from(Unreachable::Denied);
-        let Federation { peers, .. } = self.federation.as_deref().ok_or_else(denied)?;
+        let Federation { client, .. } = self.federation.as_deref().ok_or_else(denied)?;
         let outbound = remote.outbound.as_ref().ok_or_else(denied)?;
         let until = tokio::time::Instant::now() + *wait + self.patience_with_others();
         let places = async {
@@ -300,7 +302,7 @@ impl Media {
             )
         };
         let _places = timeout_at(until, places).await.map_err(|_| Failure::Busy)?;
-        let asking = peers.file(outbound, origin, media_id, *wait);
+        let asking = client.file(outbound, origin, media_id, *wait);
         let asked = timeout_at(until, Box::pin(asking)).await;
         let failure = match asked.unwrap_or_else(|_| Err(Unreachable::Late.into())) {
             Ok(file) => {
@@ -321,7 +323,7 @@ impl Media {
     async fn take_in_remote(
         &self,
         address: &OwnedMxcUri,
-        mut file: OnItsWay,
+        mut file: RemoteDownload,
         hash: Option<FileHash>,
     ) -> Result<RemoteFile, Failure> {
         let settings = &self.settings;

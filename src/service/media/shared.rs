@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::{FileError, Media};
 use logcabin_base::{limits, shutdown::Shutdown};
 use logcabin_engine::Lagged;
-use logcabin_media::depot::Depot;
+use logcabin_media::shared_store::SharedStore;
 use logcabin_record::{
     Command,
     command::{Body as _, FileHash, MediaUpload},
@@ -24,27 +24,27 @@ const AT_ONCE: usize = 4;
 /// The pause after a file could not be fetched in the background.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// How often the depot is searched for files that nothing names.
+/// How often the shared store is searched for files that nothing names.
 const SWEEP: Duration = Duration::from_secs(3600);
 
 impl Media {
     /// Makes this file one that all nodes can serve.
     pub(super) async fn share(&self, hash: &FileHash) -> io::Result<()> {
-        match &self.depot {
-            Some(depot) => depot.put(hash, &self.store.path(hash)).await,
+        match &self.shared_store {
+            Some(shared_store) => shared_store.put(hash, &self.store.path(hash)).await,
             None => Ok(()),
         }
     }
 
     /// Fetches a file that this node does not have. Returns whether it has it now.
     pub(super) async fn fetch(&self, hash: FileHash) -> io::Result<bool> {
-        let Some(depot) = &self.depot else { return Ok(false) };
+        let Some(shared_store) = &self.shared_store else { return Ok(false) };
         // Others that ask for the same file wait for it.
         let _one = self.fetching[usize::from(hash.0[0] & 15)].lock().await;
         if self.has(hash).await {
             return Ok(true);
         }
-        let Some(mut contents) = depot.fetch(&hash).await? else { return Ok(false) };
+        let Some(mut contents) = shared_store.fetch(&hash).await? else { return Ok(false) };
         let mut receiving = self.store.receive(None).await?;
         loop {
             let mut piece = BytesMut::with_capacity(limits::MEDIA_PIECE_BYTES);
@@ -64,7 +64,7 @@ impl Media {
 
     /// Fetches a file if this node does not have it and others may.
     pub async fn fetch_if_missing(&self, hash: FileHash) -> Result<(), FileError> {
-        if self.depot.is_none() || self.has(hash).await {
+        if self.shared_store.is_none() || self.has(hash).await {
             return Ok(());
         }
         self.fetch(hash).await.map(|_| ()).map_err(FileError::NotAtHand)
@@ -121,18 +121,18 @@ async fn keep_fetching(media: &Media, hash: FileHash) {
     }
 }
 
-/// Removes files from the depot that nothing names any more, until the server stops. One node does
+/// Removes files from the shared store that nothing names any more, until the server stops. One node does
 /// this at a time.
-pub async fn sweep(media: Arc<Media>, depot: Arc<dyn Depot>, shutdown: Shutdown) {
+pub async fn sweep(media: Arc<Media>, shared_store: Arc<dyn SharedStore>, shutdown: Shutdown) {
     let mut work = media.engine.head().work();
     let unnamed = |effect: &Effect| match effect {
         Effect::Unnamed(hash) => Some(*hash),
         _ => None,
     };
-    remove(&media, &*depot, media.engine.state().media.lately_unnamed()).await;
+    remove(&media, &*shared_store, media.engine.state().media.lately_unnamed()).await;
     loop {
-        match depot.older(media.settings.orphan_seconds).await {
-            Ok(older) => remove(&media, &*depot, older).await,
+        match shared_store.older(media.settings.orphan_seconds).await {
+            Ok(older) => remove(&media, &*shared_store, older).await,
             Err(error) => warn!(%error, "the files of the cluster cannot be listed"),
         }
         let mut next = std::pin::pin!(tokio::time::sleep(SWEEP));
@@ -140,7 +140,7 @@ pub async fn sweep(media: Arc<Media>, depot: Arc<dyn Depot>, shutdown: Shutdown)
             tokio::select! {
                 () = &mut next => break,
                 files = work.next(unnamed) => match files {
-                    Ok(files) => remove(&media, &*depot, files).await,
+                    Ok(files) => remove(&media, &*shared_store, files).await,
                     // The list shows them.
                     Err(Lagged) => break,
                 },
@@ -150,10 +150,10 @@ pub async fn sweep(media: Arc<Media>, depot: Arc<dyn Depot>, shutdown: Shutdown)
     }
 }
 
-async fn remove(media: &Media, depot: &dyn Depot, files: Vec<FileHash>) {
+async fn remove(media: &Media, shared_store: &dyn SharedStore, files: Vec<FileHash>) {
     let mut removed = 0;
     for hash in files.into_iter().filter(|hash| !media.engine.state().media.names(hash)) {
-        match depot.remove(&hash).await {
+        match shared_store.remove(&hash).await {
             Ok(()) => removed += 1,
             Err(error) => warn!(%error, %hash, "a file could not be removed from the cluster"),
         }

@@ -16,7 +16,7 @@ use quick_cache::sync::Cache;
 use super::Guess;
 use logcabin_base::{
     limits,
-    rate::{Refundable, household},
+    rate::{Refundable, network_prefix},
 };
 use logcabin_config::RateLimits;
 
@@ -53,7 +53,7 @@ impl Guesses {
     /// # Errors
     /// How long to wait, if there were too many.
     pub(super) fn begin(&self, guess: Guess<'_>, now: Instant) -> Result<Attempt<'_>, Duration> {
-        let address = household(guess.client);
+        let address = network_prefix(guess.client);
         self.of_address.take(address, now)?;
         let mut attempt = Attempt { guesses: self, address, user: None };
         if self.known.get(&self.place(guess.name, address)).is_none() {
@@ -69,7 +69,7 @@ impl Guesses {
     }
 
     pub(super) fn seen(&self, name: &str, client: IpAddr) {
-        let place = self.place(name, household(client));
+        let place = self.place(name, network_prefix(client));
         if self.known.get(&place).is_none() {
             self.known.insert(place, ());
         }

@@ -33,7 +33,7 @@ const GUESSED_FIRST: [&str; 24] = [
 
 /// Why a password is not accepted.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum UnfitPassword {
     /// It is too easy to guess; the text says why.
     #[error("{0}")]
     Weak(String),
@@ -43,11 +43,15 @@ pub enum Unfit {
 }
 
 /// Whether the user with this localpart may use `password`.
-pub fn check(config: &config::Passwords, localpart: &str, password: &str) -> Result<(), Unfit> {
+pub fn check(
+    config: &config::Passwords,
+    localpart: &str,
+    password: &str,
+) -> Result<(), UnfitPassword> {
     if password.len() > limits::PASSWORD_BYTES {
-        return Err(Unfit::TooLong);
+        return Err(UnfitPassword::TooLong);
     }
-    let weak = |why: &str| Err(Unfit::Weak(why.to_owned()));
+    let weak = |why: &str| Err(UnfitPassword::Weak(why.to_owned()));
     if password.chars().count() < config.min_length {
         return weak(&format!("A password has {} characters at least.", config.min_length));
     }
@@ -83,12 +87,13 @@ mod tests {
     #[test]
     fn by_default_a_password_is_long_enough_and_not_obvious() {
         let config = Passwords::default();
-        let weak =
-            |password| matches!(check(&config, "hannah.smith", password), Err(Unfit::Weak(_)));
+        let weak = |password| {
+            matches!(check(&config, "hannah.smith", password), Err(UnfitPassword::Weak(_)))
+        };
         assert!(weak("") && weak("1234567") && weak("PassWord") && weak("Hannah.Smith"));
         assert!(!weak("correct horse") && !weak("пароль и ключ"));
         let long = "x".repeat(limits::PASSWORD_BYTES + 1);
-        assert_eq!(check(&config, "ann", &long), Err(Unfit::TooLong));
+        assert_eq!(check(&config, "ann", &long), Err(UnfitPassword::TooLong));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use logcabin_state as state;
 
 /// A user's visible presence at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct VisiblePresence {
     pub(crate) presence: PresenceState,
     /// Whether the user is active now.
     pub(crate) currently_active: bool,
@@ -29,7 +29,7 @@ pub struct Seen {
     pub(crate) last_active_ms: u64,
 }
 
-impl Seen {
+impl VisiblePresence {
     /// Whether others see a difference. While a user is active, the time of the last activity is
     /// not shown (client-server API, "Last active ago").
     fn shows_as(&self, other: &Self) -> bool {
@@ -62,7 +62,7 @@ struct Inner {
 struct User {
     devices: BTreeMap<OwnedDeviceId, Device>,
     /// What was last returned to be recorded, and when; `None` if it may not have been recorded.
-    told: Option<Seen>,
+    told: Option<VisiblePresence>,
     told_ms: u64,
     due_ms: Option<u64>,
 }
@@ -121,9 +121,9 @@ impl Device {
 }
 
 impl User {
-    fn seen(&self, now_ms: u64, times: Times) -> Seen {
+    fn seen(&self, now_ms: u64, times: Times) -> VisiblePresence {
         let devices = || self.devices.values();
-        Seen {
+        VisiblePresence {
             presence: devices().map(|d| d.presence(now_ms, times)).max().unwrap_or_default(),
             currently_active: devices().any(|device| device.is_active(now_ms, times)),
             last_active_ms: devices().map(|device| device.last_active_ms).max().unwrap_or(0),
@@ -153,7 +153,7 @@ impl Tracker {
     /// come back.
     pub fn new(
         config: &config::Presence,
-        around: impl IntoIterator<Item = (OwnedUserId, state::presence::Shown)>,
+        around: impl IntoIterator<Item = (OwnedUserId, state::presence::UserPresence)>,
         now_ms: u64,
     ) -> Self {
         let times = config.enabled.then(|| Times {
@@ -168,7 +168,7 @@ impl Tracker {
     /// Gives these users the usual time to come back, unless they are here.
     fn expect(
         &self,
-        around: impl IntoIterator<Item = (OwnedUserId, state::presence::Shown)>,
+        around: impl IntoIterator<Item = (OwnedUserId, state::presence::UserPresence)>,
         now_ms: u64,
     ) {
         for (user_id, shown) in around {
@@ -178,7 +178,7 @@ impl Tracker {
                 last_seen_ms: now_ms,
                 syncs: Vec::new(),
             };
-            let told = Seen {
+            let told = VisiblePresence {
                 presence: shown.presence,
                 currently_active: shown.currently_active,
                 last_active_ms: shown.last_active_ms,
@@ -198,7 +198,7 @@ impl Tracker {
         &self,
         there: &[u16],
         is_own: impl Fn(&UserId) -> bool,
-        around: impl IntoIterator<Item = (OwnedUserId, state::presence::Shown)>,
+        around: impl IntoIterator<Item = (OwnedUserId, state::presence::UserPresence)>,
         now_ms: u64,
     ) {
         let known: Vec<_> = self.inner.lock().users.keys().cloned().collect();
@@ -212,7 +212,7 @@ impl Tracker {
                 } else {
                     // Another node says what others see.
                     user.devices.clear();
-                    user.told = Some(Seen::default());
+                    user.told = Some(VisiblePresence::default());
                 }
             });
         }
@@ -284,8 +284,8 @@ impl Tracker {
         device_id: &DeviceId,
         said: PresenceState,
         now_ms: u64,
-    ) -> Seen {
-        let mut seen = Seen::default();
+    ) -> VisiblePresence {
+        let mut seen = VisiblePresence::default();
         self.change(user_id, now_ms, |user, times| {
             user.devices.remove(&before_the_restart());
             let device = user.devices.entry(device_id.to_owned()).or_default();
@@ -329,7 +329,11 @@ impl Tracker {
     }
 
     /// The visible presence of up to `limit` users for whom it may have changed, to be recorded.
-    pub(crate) fn take_due(&self, now_ms: u64, limit: usize) -> Vec<(OwnedUserId, Seen)> {
+    pub(crate) fn take_due(
+        &self,
+        now_ms: u64,
+        limit: usize,
+    ) -> Vec<(OwnedUserId, VisiblePresence)> {
         let Some(times) = self.times else { return Vec::new() };
         let mut taken = Vec::new();
         let mut inner = self.inner.lock();
@@ -368,7 +372,7 @@ impl Tracker {
         let new = !inner.users.contains_key(user_id);
         let user = inner.users.entry(user_id.to_owned()).or_default();
         if new {
-            user.told = Some(Seen::default());
+            user.told = Some(VisiblePresence::default());
         }
         change(user, times);
         let is_told = user.told.is_some_and(|told| told.shows_as(&user.seen(now_ms, times)));
@@ -474,11 +478,11 @@ mod tests {
         // Another node takes the user over, and says what others see.
         tracker.nodes_changed(&[8], |_| false, [], t + 60 * S);
         assert_eq!(tracker.next_due_ms(), None);
-        let shown = state::presence::Shown {
+        let shown = state::presence::UserPresence {
             presence: Online,
             currently_active: true,
             last_active_ms: t,
-            ..state::presence::Shown::default()
+            ..state::presence::UserPresence::default()
         };
         let (other, _) = self::tracker();
         other.nodes_changed(&[8], |_| true, [(ann(), shown)], t + 60 * S);
@@ -554,7 +558,7 @@ mod tests {
     #[test]
     fn those_who_do_not_come_back_after_a_restart_are_gone() {
         let t = 1_700_000_000_000;
-        let shown = |presence| state::presence::Shown {
+        let shown = |presence| state::presence::UserPresence {
             presence,
             currently_active: presence == Online,
             last_active_ms: t - 10 * S,
@@ -576,7 +580,7 @@ mod tests {
         let config = config::Presence { enabled: false, ..Default::default() };
         let tracker = Tracker::new(&config, [(ann(), Default::default())], 0);
         begins(&tracker, "A", Online, 1);
-        assert_eq!(tracker.set(&ann(), "A".into(), Online, 1), Seen::default());
+        assert_eq!(tracker.set(&ann(), "A".into(), Online, 1), VisiblePresence::default());
         assert!(!tracker.is_enabled() && tracker.inner.lock().users.is_empty());
         assert_eq!(tracker.next_due_ms(), None);
     }

@@ -5,26 +5,26 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use ruma::{OwnedUserId, UserId};
 
-use super::{Seen, Tracker};
+use super::{Tracker, VisiblePresence};
 use logcabin_base::{limits, shutdown::Shutdown, timers::Timed};
 use logcabin_cluster::Cluster;
 use logcabin_decide::{is_local, presence::SetPresence};
 use logcabin_engine::Engine;
 use logcabin_record::{Origin, Stream};
-use logcabin_state::presence::Shown;
+use logcabin_state::presence::UserPresence;
 
 /// What records this presence; of `status_msg`, the outer `None` leaves it as it is.
 pub fn proposal(
     user_id: OwnedUserId,
-    seen: Seen,
+    seen: VisiblePresence,
     status_msg: Option<Option<String>>,
 ) -> SetPresence {
-    let Seen { presence, currently_active, last_active_ms } = seen;
+    let VisiblePresence { presence, currently_active, last_active_ms } = seen;
     SetPresence { user_id, presence, currently_active, last_active_ms, status_msg }
 }
 
 /// The users of this server who are not offline, as others see them.
-pub fn around(engine: &Engine) -> Vec<(OwnedUserId, Shown)> {
+pub fn around(engine: &Engine) -> Vec<(OwnedUserId, UserPresence)> {
     let presence = &engine.state().presence;
     let around = presence.around().into_iter();
     let around = around.filter(|user_id| is_local(&engine.env().server, user_id));
@@ -68,7 +68,7 @@ impl Timed for Writer {
     }
 
     async fn fire(&self, now_ms: u64) {
-        let record = async |(user_id, seen): (OwnedUserId, Seen)| {
+        let record = async |(user_id, seen): (OwnedUserId, VisiblePresence)| {
             let proposal = proposal(user_id.clone(), seen, None);
             match self.engine.propose(Origin::server(), proposal).await {
                 Ok(recorded) => recorded.into_inner(),

@@ -73,13 +73,13 @@ fn whole(record: &Record) -> u64 {
 
 /// Records by a name that users can make more of.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Named {
+pub struct NamedAmounts {
     of: BTreeMap<Box<str>, Amount>,
     /// Those that had least when there were too many, together.
     pub(crate) others: Amount,
 }
 
-impl Named {
+impl NamedAmounts {
     fn change(&mut self, name: &str, change: impl FnOnce(&mut Amount)) {
         if let Some(amount) = self.of.get_mut(name) {
             return change(amount);
@@ -90,7 +90,7 @@ impl Named {
         change(self.of.entry(name.into()).or_default());
     }
 
-    /// As [`Named::change`], but what is not counted by itself stays so.
+    /// As [`NamedAmounts::change`], but what is not counted by itself stays so.
     fn change_known(&mut self, name: &str, change: impl FnOnce(&mut Amount)) {
         change(self.of.get_mut(name).unwrap_or(&mut self.others));
     }
@@ -175,9 +175,9 @@ pub struct Counts {
     /// All records.
     pub all: Amount,
     pub kinds: BTreeMap<Box<str>, Amount>,
-    pub rooms: Named,
+    pub rooms: NamedAmounts,
     /// By the user who caused them.
-    pub users: Named,
+    pub users: NamedAmounts,
     /// By day since 1970.
     pub days: BTreeMap<u64, Amount>,
     /// Before these days.
@@ -185,7 +185,7 @@ pub struct Counts {
     /// Events of rooms, by hour since 1970.
     pub hours: BTreeMap<u64, u64>,
     /// Files that were sent to rooms, each time that they were.
-    pub files: Named,
+    pub files: NamedAmounts,
     /// The records that something was erased of.
     erased: Bits,
 }
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn names_days_and_hours_are_bounded_and_nothing_is_lost() {
-        let mut named = Named::default();
+        let mut named = NamedAmounts::default();
         for number in 0..5 * NAMES {
             for _ in 0..if number % 1000 == 0 { 100 } else { 1 } {
                 named.change(&number.to_string(), |amount| amount.add(10));

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-pub use self::counts::{Amount, Counts, HOURS, Named, sizes};
+pub use self::counts::{Amount, Counts, HOURS, NamedAmounts, sizes};
 use logcabin_base::{
     background::{Pace, at_length},
     disk,
@@ -59,10 +59,10 @@ pub struct Tally {
 }
 
 #[derive(Serialize)]
-struct Kept<'a>(u32, &'a Counts);
+struct StoredCountsRef<'a>(u32, &'a Counts);
 
 #[derive(Deserialize)]
-struct Found(u32, Counts);
+struct StoredCounts(u32, Counts);
 
 impl Tally {
     /// The totals that an earlier process kept in `data_dir`, or none yet.
@@ -175,7 +175,7 @@ impl Tally {
     }
 
     fn keep(&self) {
-        let body = self.look(|counts| postcard::to_stdvec(&Kept(FORMAT, counts)));
+        let body = self.look(|counts| postcard::to_stdvec(&StoredCountsRef(FORMAT, counts)));
         let kept = body.map_err(std::io::Error::other).and_then(|body| {
             let hash = *blake3::hash(&body).as_bytes();
             disk::write_whole(&self.file, &[&hash[..], &body].concat())
@@ -192,7 +192,7 @@ fn read(bytes: &[u8]) -> Option<Counts> {
     if blake3::hash(body).as_bytes() != hash {
         return None;
     }
-    let Found(format, counts) = postcard::from_bytes(body).ok()?;
+    let StoredCounts(format, counts) = postcard::from_bytes(body).ok()?;
     (format == FORMAT).then_some(counts)
 }
 

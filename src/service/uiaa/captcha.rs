@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tracing::warn;
 
 use logcabin_config as config;
-use logcabin_outside::outbound::{Ask, Outbound};
+use logcabin_outside::outbound::{Outbound, OutboundRequest};
 
 /// The configured captcha.
 pub struct Captcha {
@@ -89,8 +89,8 @@ impl Captcha {
         let client = client.to_string();
         let fields =
             [("secret", self.secret_key.as_str()), ("response", answer), ("remoteip", &client)];
-        let ask = Ask::new(http::Method::POST, self.verify_url.clone()).form(&fields);
-        let verdict = match outbound.ask(ask).await {
+        let ask = OutboundRequest::new(http::Method::POST, self.verify_url.clone()).form(&fields);
+        let verdict = match outbound.send(ask).await {
             Ok(answer) if answer.status.is_success() => answer.json::<Verdict>(),
             Ok(answer) => {
                 warn!(status = answer.status.as_u16(), "the captcha cannot be checked");

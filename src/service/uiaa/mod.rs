@@ -25,7 +25,7 @@ use ruma::{
 use serde_json::{Map, Value};
 use tokio::sync::Mutex as AsyncMutex;
 
-use logcabin_base::{clock::random_token, rate::household, tag::Tag};
+use logcabin_base::{clock::random_token, rate::network_prefix, tag::Tag};
 use logcabin_decide::threepid::Validated;
 
 mod captcha;
@@ -94,7 +94,7 @@ impl<E> From<E> for Failure<E> {
 /// There is no such session.
 #[derive(Debug, thiserror::Error)]
 #[error("There is no such session, or it is over.")]
-pub struct Gone;
+pub struct NoSuchSession;
 
 /// What a client must still do before its request is carried out.
 #[derive(Debug)]
@@ -195,7 +195,7 @@ type Completed = (AuthType, Proof);
 
 /// The owner of a session.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct RequestFacts {
     /// The user who makes the request, if known.
     pub user_id: Option<OwnedUserId>,
     /// Whether the request creates an account: an address that is validated for it then belongs to
@@ -212,11 +212,11 @@ enum Owner {
     Household(IpAddr),
 }
 
-impl Facts {
+impl RequestFacts {
     fn owner(&self) -> Owner {
         match &self.user_id {
             Some(user_id) => Owner::User(user_id.clone()),
-            None => Owner::Household(household(self.client)),
+            None => Owner::Household(network_prefix(self.client)),
         }
     }
 }
@@ -251,7 +251,7 @@ pub struct Attempt<'a> {
     /// The offer for a new session; a session in progress keeps its own.
     pub offer: Arc<Offer>,
     /// Who makes it.
-    pub facts: Facts,
+    pub facts: RequestFacts,
 }
 
 impl Attempt<'_> {
@@ -294,7 +294,7 @@ pub struct Sessions {
 
 #[derive(Debug, Default)]
 struct Inner {
-    sessions: HashMap<String, Kept>,
+    sessions: HashMap<String, StoredSession>,
     /// Oldest first, by sequence number.
     order: BTreeMap<u64, String>,
     owners: HashMap<Owner, BTreeSet<u64>>,
@@ -302,7 +302,7 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredSession {
     number: u64,
     session: Arc<Session>,
 }
@@ -313,7 +313,7 @@ pub struct Session {
     id: String,
     purpose: blake3::Hash,
     offer: Arc<Offer>,
-    facts: Facts,
+    facts: RequestFacts,
     begun_ms: u64,
     /// Held while a stage is being checked, so that concurrent attempts run one after the other.
     progress: AsyncMutex<Progress>,
@@ -333,7 +333,7 @@ struct Progress {
 
 /// The status of a stage in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum StageStatus {
     /// It is the next stage of a flow.
     Next,
     Completed,
@@ -393,21 +393,21 @@ impl Session {
     }
 
     /// The owner.
-    pub const fn facts(&self) -> &Facts {
+    pub const fn facts(&self) -> &RequestFacts {
         &self.facts
     }
 
     /// The status of this stage.
-    pub async fn standing(&self, stage: &AuthType) -> Standing {
+    pub async fn standing(&self, stage: &AuthType) -> StageStatus {
         let completed = &self.progress.lock().await.completed;
         if completed.iter().any(|(done, _)| done == stage) {
-            Standing::Completed
+            StageStatus::Completed
         } else if self.offer.is_next(completed, stage) {
-            Standing::Next
+            StageStatus::Next
         } else if self.offer.has(stage) {
-            Standing::Later
+            StageStatus::Later
         } else {
-            Standing::NotOffered
+            StageStatus::NotOffered
         }
     }
 
@@ -556,7 +556,7 @@ impl Sessions {
 
     /// The attempt that this session waits to repeat, and its owner: it is repeated for them,
     /// whoever comes with the id.
-    pub async fn waiting(&self, id: &str, now_ms: u64) -> Option<(Facts, AuthData)> {
+    pub async fn waiting(&self, id: &str, now_ms: u64) -> Option<(RequestFacts, AuthData)> {
         let session = self.open(id, now_ms)?;
         let waiting = session.progress.lock().await.waiting.clone()?;
         Some((session.facts.clone(), waiting))
@@ -567,14 +567,14 @@ impl Sessions {
     ///
     /// # Errors
     /// When there is no such session, the stage is not due, or `check` fails.
-    pub async fn complete<E: From<Gone>>(
+    pub async fn complete<E: From<NoSuchSession>>(
         &self,
         id: &str,
         stage: &AuthType,
         now_ms: u64,
         check: impl Future<Output = Result<Proof, Failure<E>>>,
     ) -> Result<(), Failure<E>> {
-        let gone = || Failure::Final(E::from(Gone));
+        let gone = || Failure::Final(E::from(NoSuchSession));
         let session = self.open(id, now_ms).ok_or_else(gone)?;
         let mut progress = session.progress.lock().await;
         if progress.over {
@@ -654,7 +654,7 @@ impl Inner {
         self.next += 1;
         self.owners.entry(owner).or_default().insert(number);
         self.order.insert(number, session.id.clone());
-        let kept = Kept { number, session: Arc::clone(session) };
+        let kept = StoredSession { number, session: Arc::clone(session) };
         self.sessions.insert(session.id.clone(), kept);
     }
 
@@ -666,7 +666,7 @@ impl Inner {
     }
 
     fn remove(&mut self, id: &str) {
-        let Some(Kept { number, session }) = self.sessions.remove(id) else { return };
+        let Some(StoredSession { number, session }) = self.sessions.remove(id) else { return };
         self.order.remove(&number);
         let owner = session.facts.owner();
         if let Some(own) = self.owners.get_mut(&owner) {

@@ -53,7 +53,7 @@ fn auth(letter: char, session: Option<&str>, right: bool) -> Value {
 }
 
 /// Stages that succeed unless the word is wrong.
-async fn check(auth: Option<AuthData>) -> Result<Proof, Failure<Gone>> {
+async fn check(auth: Option<AuthData>) -> Result<Proof, Failure<NoSuchSession>> {
     let right = match auth {
         Some(AuthData::Password(given)) => given.password == "right",
         Some(AuthData::ReCaptcha(given)) => given.response == "right",
@@ -76,12 +76,12 @@ fn told(remaining: Remaining) -> Value {
 struct Client {
     sessions: Sessions,
     offer: Arc<Offer>,
-    facts: Facts,
+    facts: RequestFacts,
 }
 
 impl Client {
     fn new(flows: &[&str]) -> Self {
-        let facts = Facts { user_id: None, registers: false, client: [10, 0, 0, 1].into() };
+        let facts = RequestFacts { user_id: None, registers: false, client: [10, 0, 0, 1].into() };
         Self { sessions: Sessions::default(), offer: offer(flows), facts }
     }
 
@@ -98,7 +98,7 @@ impl Client {
         let done = self.sessions.attempt(attempt, now_ms, check(auth.clone())).await;
         done.map(|done| done.proofs().count()).map_err(|unfinished| match unfinished {
             Unfinished::Remaining(remaining) => told(remaining),
-            Unfinished::Failed(Gone) => panic!("an attempt failed"),
+            Unfinished::Failed(NoSuchSession) => panic!("an attempt failed"),
         })
     }
 
@@ -188,7 +188,7 @@ async fn a_stage_completed_elsewhere_counts_with_only_the_session() {
     complete('t').await.unwrap();
     assert_eq!(client.attempt('s', &session, true).await, Ok(2));
     let gone = complete('t').await;
-    assert!(matches!(gone, Err(Failure::Final(Gone))));
+    assert!(matches!(gone, Err(Failure::Final(NoSuchSession))));
 }
 
 #[tokio::test]
@@ -213,7 +213,7 @@ async fn only_one_of_two_concurrent_attempts_is_allowed() {
         };
         client.sessions.attempt(attempt, 1, async move {
             tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
-            Ok::<_, Failure<Gone>>(Proof::Done)
+            Ok::<_, Failure<NoSuchSession>>(Proof::Done)
         })
     };
     let (first, second) = tokio::join!(slow(30), slow(0));

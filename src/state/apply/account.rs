@@ -146,10 +146,14 @@ impl State {
     fn forget_user(&self, offset: Offset, body: &UserDeactivate) {
         self.threepids.forget(&body.user_id);
         self.usage.forget(&body.user_id);
-        self.backups.forget(&body.user_id);
+        self.key_backups.forget(&body.user_id);
         self.keys.forget_signer(&body.user_id);
         self.erasures.supersede(self.presence.forget(&body.user_id));
-        let owed = erasures::Owed { because: offset, messages: body.messages, media: body.media };
+        let owed = erasures::PendingErasure {
+            because: offset,
+            messages: body.messages,
+            media: body.media,
+        };
         self.erasures.owe(body.user_id.clone(), owed);
     }
 }

@@ -14,9 +14,9 @@ use crate::{
     Membership, RETENTION, RelatesTo, State,
     erasures::Redacted,
     lifetime,
-    lifetimes::Own,
+    lifetimes::RoomRetention,
     relations::NewRelation,
-    rooms::{EventFacts, Tip, gaps::Waiting, graph::Change, is_activity},
+    rooms::{EventFacts, Tip, gaps::UntimedEvent, graph::Change, is_activity},
 };
 use logcabin_base::limits;
 use logcabin_record::{CommandError, Offset, command::RoomEvent};
@@ -149,14 +149,14 @@ impl State {
 
     /// The facts about an event of another homeserver that apply once its position is known; for a
     /// state event, nothing more.
-    pub(super) fn waiting(&self, pdu: &RawValue) -> Option<Waiting> {
+    pub(super) fn waiting(&self, pdu: &RawValue) -> Option<UntimedEvent> {
         let facts: PduFacts<'_> = serde_json::from_str(pdu.get()).ok()?;
         if facts.state_key.is_some() {
             return None;
         }
         let relation = self.relation(&facts.event_type, facts.content, pdu);
         let to = RelatesTo::of(facts.content).and_then(|to| to.event_id.parse().ok());
-        Some(Waiting {
+        Some(UntimedEvent {
             event_type: (*facts.event_type).into(),
             relation: to.zip(relation),
             redacts: redacts(&facts.event_type, facts.content, pdu),
@@ -245,7 +245,7 @@ impl PduFacts<'_> {
 
     /// If it is a state event with lifetimes: the index of its name ([`RETENTION`]), and the
     /// lifetimes.
-    fn lifetime(&self, key: Option<&Key>) -> Option<(usize, Option<Own>)> {
+    fn lifetime(&self, key: Option<&Key>) -> Option<(usize, Option<RoomRetention>)> {
         let (kind, _) = key.filter(|(_, state_key)| state_key.is_empty())?;
         let kind = kind.to_string();
         let name = RETENTION.iter().position(|name| *name == kind)?;

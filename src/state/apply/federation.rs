@@ -8,14 +8,14 @@ use logcabin_record::command::{
 
 impl Apply for ServerKey {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.peers.sign_with(state.server().as_deref(), self, at.time_ms);
+        state.federation_keys.sign_with(state.server().as_deref(), self, at.time_ms);
         Ok(Vec::new())
     }
 }
 
 impl Apply for PeerKeys {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.erasures.supersede(state.peers.learn(at.offset, self));
+        state.erasures.supersede(state.federation_keys.learn(at.offset, self));
         Ok(Vec::new())
     }
 }

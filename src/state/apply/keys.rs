@@ -63,28 +63,28 @@ impl Apply for KeysSign {
 
 impl Apply for KeyBackupSet {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.backups.set(at.offset, self);
+        state.key_backups.set(at.offset, self);
         Ok(Vec::new())
     }
 }
 
 impl Apply for KeyBackupDelete {
     fn apply(self, state: &State, _: At) -> Applied {
-        state.backups.delete(&self);
+        state.key_backups.delete(&self);
         Ok(Vec::new())
     }
 }
 
 impl Apply for KeyBackupPut {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.backups.put(at.offset, self);
+        state.key_backups.put(at.offset, self);
         Ok(Vec::new())
     }
 }
 
 impl Apply for KeyBackupRemove {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.backups.remove(at.offset, &self);
+        state.key_backups.remove(at.offset, &self);
         Ok(Vec::new())
     }
 }

@@ -25,7 +25,7 @@ impl Apply for ServerRestore {
 
 impl Apply for BackupMade {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.copies.made(at.offset, self);
+        state.backups.made(at.offset, self);
         Ok(Vec::new())
     }
 }

@@ -20,26 +20,26 @@ pub(super) const MANY: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// By parent and relation type.
-    kinds: BTreeMap<Offset, BTreeMap<u32, Kind>>,
+    kinds: BTreeMap<Offset, BTreeMap<u32, ChildrenOfType>>,
     /// By child.
     parents: BTreeMap<Offset, (Offset, u32, u32)>,
 }
 
 /// The children of one parent with one relation type.
 #[derive(Debug, Default)]
-struct Kind {
+struct ChildrenOfType {
     /// Those that are not redacted, oldest first.
     live: Vec<Offset>,
     /// The same by sender.
     by_sender: BTreeMap<u32, Vec<Offset>>,
     /// The redacted ones, in the order of their redactions.
-    gone: Vec<Gone>,
+    gone: Vec<RedactedChild>,
     /// The newest, redacted or not.
     newest: Offset,
 }
 
 #[derive(Debug)]
-struct Gone {
+struct RedactedChild {
     redaction: Offset,
     child: Offset,
     sender: u32,
@@ -66,7 +66,7 @@ impl Index {
         match redaction {
             Some(redaction) => {
                 let at = kind.gone.partition_point(|gone| gone.redaction < redaction);
-                kind.gone.insert(at, Gone { redaction, child, sender });
+                kind.gone.insert(at, RedactedChild { redaction, child, sender });
             }
             None => {
                 kind.live.push(child);
@@ -87,7 +87,7 @@ impl Index {
             }
         }
         let at = kind.gone.partition_point(|gone| gone.redaction <= redaction);
-        kind.gone.insert(at, Gone { redaction, child, sender: *sender });
+        kind.gone.insert(at, RedactedChild { redaction, child, sender: *sender });
     }
 
     /// The newest child of `parent` with this relation type, redacted or not.
@@ -103,9 +103,9 @@ impl Index {
         rel_type: u32,
         sender: Option<u32>,
         at: Offset,
-    ) -> Kin<'_> {
+    ) -> Children<'_> {
         let Some(kind) = self.kinds.get(&parent).and_then(|kinds| kinds.get(&rel_type)) else {
-            return Kin::default();
+            return Children::default();
         };
         let live = match sender {
             None => &kind.live,
@@ -119,7 +119,7 @@ impl Index {
         let later = later.filter(|gone| sender.is_none_or(|sender| sender == gone.sender));
         let mut since: Vec<Offset> = later.map(|gone| gone.child).collect();
         since.sort_unstable();
-        Kin { live: Cow::Borrowed(live), since }
+        Children { live: Cow::Borrowed(live), since }
     }
 
     /// The senders of children of `parent` with this relation type that are not redacted.
@@ -142,13 +142,13 @@ fn take(offsets: &mut Vec<Offset>, offset: Offset) {
 
 /// Children of one parent as of some offset.
 #[derive(Debug, Default)]
-pub(super) struct Kin<'a> {
+pub(super) struct Children<'a> {
     live: Cow<'a, [Offset]>,
     /// Those that were redacted later, oldest first. As of the present there are few or none.
     since: Vec<Offset>,
 }
 
-impl Kin<'_> {
+impl Children<'_> {
     /// These children, of a parent that is not indexed.
     pub(super) fn few(children: impl Iterator<Item = Offset>) -> Self {
         Self { live: children.collect(), since: Vec::new() }
@@ -203,7 +203,7 @@ impl Kin<'_> {
 
 /// A query for the children that are visible to a user.
 #[derive(Clone, Copy, Debug)]
-pub struct Sought<'a> {
+pub struct ChildQuery<'a> {
     /// The visible ranges of the timeline, oldest first: each after an offset, up to and including
     /// another.
     pub stretches: &'a [(Offset, Offset)],
@@ -213,19 +213,19 @@ pub struct Sought<'a> {
     pub at: Offset,
 }
 
-impl Sought<'_> {
+impl ChildQuery<'_> {
     /// Everything that is not redacted.
-    pub const EVERYTHING: Self = Sought {
+    pub const EVERYTHING: Self = ChildQuery {
         stretches: &[(Offset::ZERO, Offset::MAX)],
         without: &BTreeSet::new(),
         at: Offset::MAX,
     };
 
-    pub(super) fn count(&self, kin: &Kin<'_>) -> usize {
+    pub(super) fn count(&self, kin: &Children<'_>) -> usize {
         self.stretches.iter().map(|(after, to)| kin.count(*after, *to)).sum()
     }
 
-    pub(super) fn back(&self, kin: &Kin<'_>) -> impl Iterator<Item = Offset> {
+    pub(super) fn back(&self, kin: &Children<'_>) -> impl Iterator<Item = Offset> {
         self.stretches.iter().rev().flat_map(|(after, to)| kin.back(*after, *to))
     }
 

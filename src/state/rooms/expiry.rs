@@ -1,12 +1,12 @@
 //! Which events of a room can expire, and when.
 
 use super::{Inner, Room};
-use crate::lifetimes::{Class, Own};
+use crate::lifetimes::{RetentionClass, RoomRetention};
 use logcabin_record::Offset;
 
 impl Room {
     /// The lifetimes of events according to the room's state.
-    pub fn lifetime(&self) -> Own {
+    pub fn lifetime(&self) -> RoomRetention {
         self.inner.read().lifetime()
     }
 
@@ -24,18 +24,18 @@ impl Room {
     }
 
     /// The oldest event of each type.
-    pub(super) fn oldest(&self) -> Vec<(Class, Offset)> {
+    pub(super) fn oldest(&self) -> Vec<(RetentionClass, Offset)> {
         let inner = self.inner.read();
         let own = inner.lifetime();
         let oldest = inner.messages.iter().filter_map(|(event_type, offsets)| {
-            Some((Class { own, event_type: event_type.clone() }, *offsets.first()?))
+            Some((RetentionClass { own, event_type: event_type.clone() }, *offsets.first()?))
         });
         oldest.collect()
     }
 }
 
 impl Inner {
-    pub(crate) fn lifetime(&self) -> Own {
+    pub(crate) fn lifetime(&self) -> RoomRetention {
         self.lifetimes.iter().flatten().next().map(|(_, own)| *own).unwrap_or_default()
     }
 }

@@ -1,7 +1,7 @@
 //! Gaps in a room's history, and the events of other homeservers that were found for them.
 //!
 //! A gap lies before an event. The events found for it are numbered backward in time, from 1, and
-//! keep their numbers: later finds only get higher ones. So a [`Place`] never moves.
+//! keep their numbers: later finds only get higher ones. So a [`TimelinePosition`] never moves.
 
 use std::{
     cmp::Ordering,
@@ -21,7 +21,7 @@ use logcabin_record::{
 
 /// A position in a room's history, between two events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TimelinePosition {
     /// After this record.
     After(Offset),
     /// In the gap before the event at `gap`: right before this many of its events, counted backward
@@ -34,7 +34,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl TimelinePosition {
     fn rank(self) -> (Offset, i64) {
         match self {
             Self::After(offset) => (offset, i64::MAX),
@@ -51,13 +51,13 @@ impl Place {
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for TimelinePosition {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Place {
+impl Ord for TimelinePosition {
     fn cmp(&self, other: &Self) -> Ordering {
         self.rank().cmp(&other.rank())
     }
@@ -65,22 +65,22 @@ impl Ord for Place {
 
 /// The position of an event in a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
+pub struct GapPosition {
     /// The event that follows the gap.
     pub gap: Offset,
     /// The event's number in it.
     pub number: u32,
 }
 
-impl Slot {
+impl GapPosition {
     /// The position right after the event.
-    pub const fn after(self) -> Place {
-        Place::Within { gap: self.gap, passed: self.number.saturating_sub(1) }
+    pub const fn after(self) -> TimelinePosition {
+        TimelinePosition::Within { gap: self.gap, passed: self.number.saturating_sub(1) }
     }
 
     /// The position right before the event.
-    pub const fn before(self) -> Place {
-        Place::Within { gap: self.gap, passed: self.number }
+    pub const fn before(self) -> TimelinePosition {
+        TimelinePosition::Within { gap: self.gap, passed: self.number }
     }
 }
 
@@ -107,16 +107,16 @@ fn is_open(missing: &[OwnedEventId], given_up_until_ms: Option<u64>, now_ms: u64
 
 /// Events of a room in their order, as a reader goes through them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walk {
+pub struct TimelinePart {
     /// The events, each with the position after it in the direction of the walk.
-    pub events: Vec<(Offset, Place)>,
+    pub events: Vec<(Offset, TimelinePosition)>,
     /// The gap at which the walk ends, because it may get more events.
     pub open: Option<Offset>,
 }
 
 /// How to read a room's history.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading {
+pub struct ReadOptions {
     /// As of this offset.
     pub at: Offset,
     /// The time, in milliseconds since the Unix epoch.
@@ -129,11 +129,11 @@ pub struct Reading {
 pub(super) struct Gaps {
     /// By the event that follows them.
     gaps: BTreeMap<Offset, Gap>,
-    filled: BTreeMap<Offset, Slot>,
+    filled: BTreeMap<Offset, GapPosition>,
     /// The redactions of unknown events, by these events.
     redactions: BTreeSet<(OwnedEventId, Offset)>,
     /// The facts that become visible once an event is in a gap.
-    waiting: BTreeMap<Offset, Waiting>,
+    waiting: BTreeMap<Offset, UntimedEvent>,
     /// The events that relate to an unknown event, by that event.
     orphans: BTreeMap<OwnedEventId, Vec<(Offset, NewRelation)>>,
     /// The size of the records made for the gaps, in bytes.
@@ -168,14 +168,14 @@ impl Gap {
         of.checked_sub(1).and_then(|of| self.visibility.get(of)).map(|(_, name)| &**name)
     }
 
-    fn stops(&self, reading: &Reading) -> bool {
+    fn stops(&self, reading: &ReadOptions) -> bool {
         reading.stops && is_open(&self.missing, self.given_up_until_ms, reading.now_ms)
     }
 }
 
 /// The facts about an event that is not state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Waiting {
+pub(crate) struct UntimedEvent {
     pub(crate) event_type: Box<str>,
     /// The event that it relates to, and how.
     pub(crate) relation: Option<(OwnedEventId, NewRelation)>,
@@ -258,13 +258,13 @@ impl Inner {
     }
 
     /// Puts an event into a gap; returns those that it redacts and is redacted by.
-    fn put(&mut self, slot: Slot, filled: &Filled) -> Vec<(Offset, Offset)> {
+    fn put(&mut self, slot: GapPosition, filled: &Filled) -> Vec<(Offset, Offset)> {
         let Filled { event, event_id, redacts, redacted_by, .. } = filled;
         self.gaps.filled.insert(*event, slot);
         let waiting = self.gaps.waiting.remove(event);
         let shared = self.gaps.gaps.get(&slot.gap).and_then(|gap| gap.visibility(slot.number));
         let shared = shared.is_some_and(|name| matches!(name, "shared" | "world_readable"));
-        if let Some(Waiting { event_type, relation, redacts: target }) = waiting {
+        if let Some(UntimedEvent { event_type, relation, redacts: target }) = waiting {
             match target {
                 Some(target) if redacts.is_none() => {
                     self.gaps.redactions.insert((target, *event));
@@ -326,7 +326,7 @@ impl Inner {
             if let Some(name) = &filled.visibility {
                 of.visibility.push((number, name.as_str().into()));
             }
-            pairs.extend(self.put(Slot { gap, number }, &filled));
+            pairs.extend(self.put(GapPosition { gap, number }, &filled));
         }
         if let Some(of) = self.gaps.gaps.get_mut(&gap) {
             let count = u32::try_from(of.events.len()).unwrap_or(u32::MAX);
@@ -362,7 +362,7 @@ impl Room {
     }
 
     /// The position of the event at `offset`, if it is in a gap.
-    pub fn slot(&self, offset: Offset) -> Option<Slot> {
+    pub fn slot(&self, offset: Offset) -> Option<GapPosition> {
         self.inner.read().gaps.filled.get(&offset).copied()
     }
 
@@ -390,11 +390,11 @@ impl Room {
     }
 
     /// The position right before the event at `offset` of the timeline.
-    pub fn before_event(&self, offset: Offset) -> Place {
+    pub fn before_event(&self, offset: Offset) -> TimelinePosition {
         if self.is_gapped() && self.inner.read().gaps.gaps.contains_key(&offset) {
-            return Place::Within { gap: offset, passed: 0 };
+            return TimelinePosition::Within { gap: offset, passed: 0 };
         }
-        Place::After(offset.prev())
+        TimelinePosition::After(offset.prev())
     }
 
     /// The number of events that a gap had as of `at`.
@@ -403,7 +403,7 @@ impl Room {
     }
 
     /// The history visibility before an event in a gap, and after it.
-    pub fn visibility_around(&self, slot: Slot) -> (Option<String>, Option<String>) {
+    pub fn visibility_around(&self, slot: GapPosition) -> (Option<String>, Option<String>) {
         let inner = self.inner.read();
         let Some(gap) = inner.gaps.gaps.get(&slot.gap) else { return (None, None) };
         let of = |number| gap.visibility(number).map(ToOwned::to_owned);
@@ -453,19 +453,25 @@ impl Room {
 
     /// Up to `limit` events from `from` back to `to`, newest first.
     #[must_use]
-    pub fn walk_back(&self, from: Place, to: Place, reading: Reading, limit: usize) -> Walk {
+    pub fn walk_back(
+        &self,
+        from: TimelinePosition,
+        to: TimelinePosition,
+        reading: ReadOptions,
+        limit: usize,
+    ) -> TimelinePart {
         let inner = self.inner.read();
-        let (mut walk, mut place) = (Walk::default(), from);
+        let (mut walk, mut place) = (TimelinePart::default(), from);
         while walk.events.len() < limit && to < place {
             match place {
-                Place::After(offset) => {
+                TimelinePosition::After(offset) => {
                     let Some((found, is_event, is_gap)) = inner.last_up_to(offset) else { break };
                     let before = if is_gap {
-                        Place::Within { gap: found, passed: 0 }
+                        TimelinePosition::Within { gap: found, passed: 0 }
                     } else {
-                        Place::After(found.prev())
+                        TimelinePosition::After(found.prev())
                     };
-                    if Place::After(found) <= to {
+                    if TimelinePosition::After(found) <= to {
                         break;
                     }
                     if is_event {
@@ -473,13 +479,13 @@ impl Room {
                     }
                     place = before;
                 }
-                Place::Within { gap, passed } => {
+                TimelinePosition::Within { gap, passed } => {
                     let Some(of) = inner.gaps.gaps.get(&gap) else {
-                        place = Place::After(gap.prev());
+                        place = TimelinePosition::After(gap.prev());
                         continue;
                     };
                     if passed < of.known(reading.at) {
-                        let before = Place::Within { gap, passed: passed + 1 };
+                        let before = TimelinePosition::Within { gap, passed: passed + 1 };
                         if before < to {
                             break;
                         }
@@ -489,7 +495,7 @@ impl Room {
                         walk.open = Some(gap);
                         break;
                     } else {
-                        place = Place::After(gap.prev());
+                        place = TimelinePosition::After(gap.prev());
                     }
                 }
             }
@@ -499,17 +505,24 @@ impl Room {
 
     /// Up to `limit` events from `from` on to `to`, oldest first.
     #[must_use]
-    pub fn walk_on(&self, from: Place, to: Place, reading: Reading, limit: usize) -> Walk {
+    pub fn walk_on(
+        &self,
+        from: TimelinePosition,
+        to: TimelinePosition,
+        reading: ReadOptions,
+        limit: usize,
+    ) -> TimelinePart {
         let inner = self.inner.read();
-        let (mut walk, mut place) = (Walk::default(), from);
+        let (mut walk, mut place) = (TimelinePart::default(), from);
         while walk.events.len() < limit && place < to {
             let (event, after) = match place {
-                Place::After(offset) => {
+                TimelinePosition::After(offset) => {
                     let Some((found, is_event, is_gap)) = inner.first_after(offset) else { break };
                     if is_gap {
                         let Some(of) = inner.gaps.gaps.get(&found) else { break };
                         // Stop at the far end: later finds would be behind the reader.
-                        let entered = Place::Within { gap: found, passed: of.known(reading.at) };
+                        let entered =
+                            TimelinePosition::Within { gap: found, passed: of.known(reading.at) };
                         if to <= entered {
                             break;
                         }
@@ -520,17 +533,17 @@ impl Room {
                         place = entered;
                         continue;
                     }
-                    (is_event.then_some(found), Place::After(found))
+                    (is_event.then_some(found), TimelinePosition::After(found))
                 }
-                Place::Within { gap, passed: 0 } => {
-                    (inner.has_event(gap).then_some(gap), Place::After(gap))
+                TimelinePosition::Within { gap, passed: 0 } => {
+                    (inner.has_event(gap).then_some(gap), TimelinePosition::After(gap))
                 }
-                Place::Within { gap, passed } => {
+                TimelinePosition::Within { gap, passed } => {
                     let of = inner.gaps.gaps.get(&gap);
                     let known = of.map_or(0, |of| of.known(reading.at));
                     let passed = passed.min(known);
                     let event = of.and_then(|of| of.event(passed));
-                    (event, Place::Within { gap, passed: passed.saturating_sub(1) })
+                    (event, TimelinePosition::Within { gap, passed: passed.saturating_sub(1) })
                 }
             };
             if to < after {
@@ -552,7 +565,7 @@ impl Rooms {
     }
 
     /// Notes the facts that become visible once an event is in a gap.
-    pub(crate) fn await_gap(&self, offset: Offset, room_id: &ruma::RoomId, waiting: Waiting) {
+    pub(crate) fn await_gap(&self, offset: Offset, room_id: &ruma::RoomId, waiting: UntimedEvent) {
         if let Some(room) = self.get(room_id) {
             room.inner.write().gaps.waiting.insert(offset, waiting);
         }

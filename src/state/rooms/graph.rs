@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Membership, Room, Rooms, Tip, state_events::as_of};
-use crate::{RETENTION, lifetimes::Own};
+use crate::{RETENTION, lifetimes::RoomRetention};
 use logcabin_record::{
     Offset,
     command::{Outcome, SaidLifetime, StateChange},
@@ -16,7 +16,7 @@ use logcabin_record::{
 
 /// Why an event is not in the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Aside {
+pub enum OffTimeline {
     /// Its position in the room is not known.
     Outlier,
     /// The current state did not allow it.
@@ -25,7 +25,7 @@ pub enum Aside {
     Rejected,
 }
 
-impl From<&Outcome> for Aside {
+impl From<&Outcome> for OffTimeline {
     fn from(outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Outlier => Self::Outlier,
@@ -43,7 +43,7 @@ pub(super) struct Graph {
     /// index and that offset; `None` if the key has had no event since.
     reassigned: BTreeMap<(u32, Offset), Option<Offset>>,
     /// The events that are not in the timeline.
-    pub(super) asides: BTreeMap<Offset, Aside>,
+    pub(super) asides: BTreeMap<Offset, OffTimeline>,
 }
 
 impl Graph {
@@ -66,7 +66,7 @@ pub(crate) struct Change {
     /// For a member: the user, and their membership now.
     pub(crate) membership: Option<(ruma::OwnedUserId, Membership)>,
     /// For an event about lifetimes: the index of its type, and the lifetimes.
-    pub(crate) lifetime: Option<(usize, Option<Own>)>,
+    pub(crate) lifetime: Option<(usize, Option<RoomRetention>)>,
 }
 
 impl Change {
@@ -74,7 +74,7 @@ impl Change {
     pub(crate) fn of(change: StateChange) -> Self {
         let StateChange { event_type, state_key, event, membership, lifetime } = change;
         let name = RETENTION.iter().position(|name| *name == event_type && state_key.is_empty());
-        let said = lifetime.map(|SaidLifetime { max_ms, min_ms }| Own { max_ms, min_ms });
+        let said = lifetime.map(|SaidLifetime { max_ms, min_ms }| RoomRetention { max_ms, min_ms });
         let lifetime = name.map(|name| (name, said));
         let event_type = ruma::events::StateEventType::from(event_type);
         let membership = (event_type == ruma::events::StateEventType::RoomMember)
@@ -128,7 +128,7 @@ impl Room {
     }
 
     /// The reason why the event at `offset` is not in the timeline, if it is known but not there.
-    pub fn aside(&self, offset: Offset) -> Option<Aside> {
+    pub fn aside(&self, offset: Offset) -> Option<OffTimeline> {
         self.inner.read().graph.asides.get(&offset).copied()
     }
 
@@ -146,7 +146,7 @@ impl Room {
     pub fn refused(&self, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
         let all = inner.graph.asides.iter().rev();
-        let refused = all.filter(|(_, aside)| **aside != Aside::Outlier);
+        let refused = all.filter(|(_, aside)| **aside != OffTimeline::Outlier);
         refused.map(|(offset, _)| *offset).take(limit).collect()
     }
 
@@ -229,7 +229,7 @@ mod tests {
     use ruma::{OwnedRoomId, RoomVersionId};
 
     use super::*;
-    use crate::{lifetimes::Class, rooms::EventFacts};
+    use crate::{lifetimes::RetentionClass, rooms::EventFacts};
 
     #[test]
     fn a_lifetime_that_state_resolution_changes_moves_the_room_in_the_index() {
@@ -238,8 +238,8 @@ mod tests {
         assert!(rooms.create(Offset::new(1), room_id.clone(), RoomVersionId::V11));
         let message = |number: u64| EventFacts::message(format!("${number}").try_into().unwrap());
         rooms.add_event(Offset::new(2), &room_id, message(2));
-        let class = |max_ms| Class {
-            own: Own { max_ms, min_ms: None },
+        let class = |max_ms| RetentionClass {
+            own: RoomRetention { max_ms, min_ms: None },
             event_type: "m.room.message".into(),
         };
         assert_eq!(rooms.lifetimes.classes(), [class(None)]);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use ruma::{OwnedUserId, UserId};
 
 use super::{Inner, Room};
-use crate::relations::{Child, Sought};
+use crate::relations::{Child, ChildQuery};
 use logcabin_record::Offset;
 
 impl Room {
@@ -28,7 +28,7 @@ impl Room {
     }
 
     /// The number of visible events that relate to the one at `parent` in this way.
-    pub fn count_children(&self, parent: Offset, rel_type: &str, sought: &Sought<'_>) -> usize {
+    pub fn count_children(&self, parent: Offset, rel_type: &str, sought: &ChildQuery<'_>) -> usize {
         let inner = self.inner.read();
         inner.relations.count(parent, rel_type, sought, &inner.redactions)
     }
@@ -38,7 +38,7 @@ impl Room {
         &self,
         parent: Offset,
         rel_type: &str,
-        sought: &Sought<'_>,
+        sought: &ChildQuery<'_>,
         limit: usize,
     ) -> Vec<Child> {
         let inner = self.inner.read();
@@ -51,7 +51,7 @@ impl Room {
         parent: Offset,
         rel_type: &str,
         sender: &UserId,
-        sought: &Sought<'_>,
+        sought: &ChildQuery<'_>,
         limit: usize,
     ) -> Vec<Child> {
         let inner = self.inner.read();

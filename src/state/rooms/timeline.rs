@@ -6,7 +6,7 @@ use ruma::{OwnedEventId, RoomId};
 use serde::{Deserialize, Serialize};
 
 use super::{EventFacts, Inner, Room, Rooms};
-use crate::lifetimes::Class;
+use crate::lifetimes::RetentionClass;
 use logcabin_record::{Offset, command::Extremity};
 
 /// Whether an event of this type moves its room to the top of a room list (MSC4186, `bump_stamp`).
@@ -231,7 +231,7 @@ impl Rooms {
                 && room.messages(&event_type, offset, 1) == [offset]
             {
                 let own = room.lifetime();
-                self.lifetimes.add(Class { own, event_type }, offset, room_id);
+                self.lifetimes.add(RetentionClass { own, event_type }, offset, room_id);
             }
             return target;
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use logcabin::{
-    decide::account::{Login, Met, Register},
+    decide::account::{Login, MetRequirements, Register},
     record::command::{AccountKind, TokenHash, Tokens},
 };
 use ruma::OwnedUserId;
@@ -31,7 +31,7 @@ async fn log_with_guests(data_dir: &Path, names: &[&str]) {
             password: None,
             display_name: None,
             login: Some(login),
-            met: Met::default(),
+            met: MetRequirements::default(),
         }
     };
     offline::decide(data_dir, names.iter().map(guest)).await;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use image::ImageFormat;
-use logcabin::history::words;
+use logcabin::history::describe;
 use logcabin::log::archive::ArchiveReader;
 use logcabin::record::Offset;
 
@@ -33,7 +33,7 @@ async fn files_outlive_restarts_and_are_verified() {
     let archive = server.data_dir().join("archive");
     let records = ArchiveReader::open(&archive).unwrap().records(Offset::new(1));
     let said: Vec<_> = records
-        .map(|record| words::of_record(&record.unwrap()))
+        .map(|record| describe::of_record(&record.unwrap()))
         .map(|words| format!("{} {}", words.who, words.text))
         .collect();
     let id = |media: &str| media.strip_prefix("e2e.test/").unwrap().to_owned();

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use logcabin::{
-    history::{Output, Question, Source, What, run},
+    history::{Output, Question, Source, Target, run},
     socket::socket_path,
 };
 
@@ -69,7 +69,7 @@ async fn events_rooms_and_users_are_reported_and_shown_to_the_operator() {
     let shown = tokio::task::spawn_blocking(move || {
         let source = Source::open(&format!("unix:{}", socket.display())).expect("the server");
         let mut shown = Vec::new();
-        let question = Question::AsOf { what: What::Reports, at: None };
+        let question = Question::AsOf { what: Target::Reports, at: None };
         run(&source, &question, &mut Output::for_programs(&mut shown)).expect("an answer");
         String::from_utf8(shown).expect("JSON")
     });

@@ -9,7 +9,7 @@ use logcabin::engine::{Engine, Options};
 use logcabin::log::Log;
 use logcabin::log::store::{SledLog, SledOptions};
 use logcabin::record::{Offset, Origin};
-use logcabin::{history::words, record::mask};
+use logcabin::{history::describe, record::mask};
 
 /// Has `proposals` decided on the log in `data_dir`, which is created if there is none.
 pub(crate) async fn decide<P: Proposal>(
@@ -50,7 +50,7 @@ pub(crate) fn history(data_dir: &Path) -> String {
     log.close();
     let mut lines = String::new();
     for record in records {
-        let words = words::of_record(&record);
+        let words = describe::of_record(&record);
         let payload = mask::payload(&record).unwrap_or_default();
         lines.push_str(&format!("{} {} {payload}\n", words.who, words.text));
     }

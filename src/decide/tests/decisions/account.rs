@@ -3,7 +3,7 @@ use std::sync::Arc;
 use logcabin_base::clock::Clock;
 use logcabin_decide::{
     Commit, Proposal, Refusal,
-    account::{Met, Register, UpgradeGuest},
+    account::{MetRequirements, Register, UpgradeGuest},
     status::SetStatus,
 };
 use logcabin_engine::{Engine, Options, Rejected};
@@ -24,7 +24,7 @@ fn ann() -> OwnedUserId {
     "@ann:test".try_into().unwrap()
 }
 
-fn register(kind: AccountKind, met: Met) -> Register {
+fn register(kind: AccountKind, met: MetRequirements) -> Register {
     let (password, display_name, login) = (None, None, None);
     Register { user_id: ann(), kind, password, display_name, login, met }
 }
@@ -32,13 +32,14 @@ fn register(kind: AccountKind, met: Met) -> Register {
 #[tokio::test]
 async fn a_registration_with_a_token_depends_on_the_name_before_it_checks_that_it_is_free() {
     let engine = engine().await;
-    let first = register(AccountKind::User, Met::default());
+    let first = register(AccountKind::User, MetRequirements::default());
     engine.propose(Origin::server(), first).await.unwrap().into_inner();
     let requirements = Requirements {
         registration_token: Some(TokenHash::of("token")),
         ..Requirements::default()
     };
-    let late = register(AccountKind::User, Met { requirements, ..Met::default() });
+    let late =
+        register(AccountKind::User, MetRequirements { requirements, ..MetRequirements::default() });
     assert_ne!(late.stream(), Stream::user(&ann()));
     let env = engine.env();
     let mut commit = Commit::new(&env, &late.stream());
@@ -51,10 +52,14 @@ async fn a_registration_with_a_token_depends_on_the_name_before_it_checks_that_i
 #[tokio::test]
 async fn a_locked_guest_does_not_become_a_full_user() {
     let engine = engine().await;
-    let guest = register(AccountKind::Guest, Met::default());
+    let guest = register(AccountKind::Guest, MetRequirements::default());
     engine.propose(Origin::server(), guest).await.unwrap().into_inner();
-    let upgrade =
-        || UpgradeGuest { user_id: ann(), password: None, login: None, met: Met::default() };
+    let upgrade = || UpgradeGuest {
+        user_id: ann(),
+        password: None,
+        login: None,
+        met: MetRequirements::default(),
+    };
     let lock = |locked| SetStatus {
         user_id: ann(),
         admin: None,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use logcabin_base::clock::Clock;
 use logcabin_decide::{
     Commit, Proposal,
-    account::{Met, Register},
+    account::{MetRequirements, Register},
     oauth::{Exchange, IssueCode, RegisterClient, RemoveIdleClients, SignIn},
 };
 use logcabin_engine::{Engine, Options};
@@ -30,7 +30,7 @@ async fn with_a_code() -> (Arc<MemoryLog>, Engine) {
     let log = Arc::new(MemoryLog::new(clock.clone()));
     let engine = Engine::open(log.clone(), Options::small(clock)).await.unwrap();
     let (password, display_name, login) = (None, None, None);
-    let (user_id, kind, met) = (ann(), AccountKind::User, Met::default());
+    let (user_id, kind, met) = (ann(), AccountKind::User, MetRequirements::default());
     let ann_registers = Register { user_id, kind, password, display_name, login, met };
     engine.propose(Origin::server(), ann_registers).await.unwrap().into_inner();
     let described = serde_json::json!({

@@ -6,16 +6,16 @@ use serde_json::value::RawValue;
 use logcabin_base::{clock::Clock, limits};
 use logcabin_decide::{
     Proposal, Refusal,
-    account::{Login, Register, RemoveDevices, Which},
+    account::{DeviceSet, Login, Register, RemoveDevices},
     account_data::{CreateFilter, SetAccountData, SetTag},
     create_room::{CreateRoom, DEFAULT_ROOM_VERSION, InitialState, Preset},
     directory::{RemoveAlias, SetAlias},
-    federation::MembershipOutside,
+    federation::RemoteMembership,
     key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
     keys::SignKeys,
     membership::{Change, ChangeMembership},
     notice::OpenNoticeRoom,
-    quota::{Crowd, Exempt, Quotas},
+    quota::{Exempt, InviteOverflow, Quotas},
     report::{RemoveReport, Report, Subject},
     to_device::{Acknowledge, ReceiveToDevice, SendToDevice},
     upgrade::UpgradeRoom,
@@ -232,7 +232,7 @@ async fn an_existing_device_can_log_in_when_the_quota_is_used_up() {
     assert!(world.is_over(login("ann", "THIRD")).await);
     assert!(!world.is_over(login("ann", "FIRST")).await);
     assert!(!world.is_over(login("bob", "THIRD")).await);
-    let which = Which::These(vec!["SECOND".into()]);
+    let which = DeviceSet::These(vec!["SECOND".into()]);
     world.done(RemoveDevices { user_id: user("ann"), which }).await;
     assert!(!world.is_over(login("ann", "THIRD")).await);
     assert!(world.is_over(login("ann", "SECOND")).await);
@@ -425,7 +425,7 @@ async fn strangers_at_other_homeservers_leave_space_in_the_inbox_of_a_device() {
 async fn invites_by_strangers_at_other_homeservers_count_apart_from_local_ones() {
     let quotas = Quotas { invites: 4, ..Quotas::default() };
     let world = World::new(quotas, &["ann", "bob"]).await;
-    let invite = |number: usize| MembershipOutside {
+    let invite = |number: usize| RemoteMembership {
         room_id: format!("!r{number}:peer").try_into().unwrap(),
         version: RoomVersionId::V10,
         from: format!("peer{number}").try_into().unwrap(),
@@ -445,7 +445,7 @@ async fn invites_by_strangers_at_other_homeservers_count_apart_from_local_ones()
         let env = world.engine.env();
         env.quotas.crowd(&state, "test".try_into().unwrap(), &user("ann"), inviter)
     };
-    assert_eq!(crowd("@pia:peer9"), Some(Crowd::OfAll));
+    assert_eq!(crowd("@pia:peer9"), Some(InviteOverflow::OfAll));
     for _ in 0..4 {
         assert!(!world.is_over(room("bob", &["ann"])).await);
     }

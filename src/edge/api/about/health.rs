@@ -6,12 +6,12 @@ use ruma::api::auth_scheme::NoAccessToken;
 use serde::Serialize;
 
 use crate::http::{ApiError, App, Cx, Reply, Table, cheap, endpoint};
-use logcabin_service::health::Trouble;
+use logcabin_service::health::HealthProblem;
 
 /// A program that knows how it is.
 pub trait Healthy: App {
     /// Why it should get no requests now. Nothing, if it should.
-    fn troubles(&self) -> BoxFuture<'_, Vec<Trouble>>;
+    fn troubles(&self) -> BoxFuture<'_, Vec<HealthProblem>>;
 }
 
 endpoint! {
@@ -32,7 +32,7 @@ endpoint! {
 struct Answer {
     status: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    reasons: Vec<Trouble>,
+    reasons: Vec<HealthProblem>,
 }
 
 /// The endpoints. In a cluster, they do not wait until the node has caught up: whether it has is

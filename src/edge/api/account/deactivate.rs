@@ -28,7 +28,7 @@ use logcabin_decide::{status::Deactivate, threepid::SpendValidation};
 use logcabin_record::Origin;
 use logcabin_service::{
     accounts::{closing, identity},
-    uiaa::{Binding, Facts},
+    uiaa::{Binding, RequestFacts},
 };
 
 pub(super) async fn deactivate(
@@ -84,7 +84,7 @@ async fn proved(
     if offer.is_empty() {
         return Err(ApiError::missing_token());
     }
-    let facts = Facts { user_id: None, registers: false, client: cx.client };
+    let facts = RequestFacts { user_id: None, registers: false, client: cx.client };
     let authenticated =
         uiaa::authenticate(app, "deactivate", Binding::Body(&cx.body), auth, offer.into(), facts)
             .await?;

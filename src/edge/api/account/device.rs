@@ -19,7 +19,7 @@ use crate::{
     },
     http::{ApiError, Cx, Json},
 };
-use logcabin_decide::account::{Login, RemoveDevices, RenameDevice, Which};
+use logcabin_decide::account::{DeviceSet, Login, RemoveDevices, RenameDevice};
 use logcabin_service::accounts::names::{device_id_or_new, short_name};
 use logcabin_state as state;
 
@@ -111,6 +111,6 @@ pub(super) async fn delete_many(
 
 async fn remove(cx: &Cx<Server>, devices: Vec<OwnedDeviceId>) -> Result<(), ApiError> {
     let user_id = cx.caller.user_id.clone();
-    cx.propose(RemoveDevices { user_id, which: Which::These(devices) }).await?.into_inner();
+    cx.propose(RemoveDevices { user_id, which: DeviceSet::These(devices) }).await?.into_inner();
     Ok(())
 }

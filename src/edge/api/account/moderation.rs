@@ -17,7 +17,7 @@ use crate::{
     http::{ApiError, Cx, OpenTo},
 };
 use logcabin_decide::status::SetStatus;
-use logcabin_state::Standing;
+use logcabin_state::AccountStatus;
 
 impl Cx<Server> {
     /// Whether the caller is an administrator.
@@ -38,17 +38,17 @@ impl Cx<Server> {
     /// The account that an administrator may moderate: local, not deactivated, and not itself an
     /// administrator. The caller is checked before the account, so that nobody else learns which
     /// accounts exist.
-    fn moderated(&self, user_id: &UserId) -> Result<Standing, ApiError> {
+    fn moderated(&self, user_id: &UserId) -> Result<AccountStatus, ApiError> {
         self.must_be_admin()?;
         if user_id.server_name() != self.app.config.server.name {
             return Err(ApiError::invalid_param("This user is not of this server."));
         }
         let standing = self.app.engine.state().accounts.standing(user_id);
         match standing {
-            None | Some(Standing { deactivated: Some(_), .. }) => {
+            None | Some(AccountStatus { deactivated: Some(_), .. }) => {
                 Err(ApiError::not_found("There is no such user."))
             }
-            Some(Standing { admin: true, .. }) => {
+            Some(AccountStatus { admin: true, .. }) => {
                 Err(ApiError::forbidden("This user administers the server."))
             }
             Some(standing) => Ok(standing),

@@ -23,14 +23,14 @@ use logcabin_base::{
     clock::{millis, random_token},
     limits,
 };
-use logcabin_state::Standing;
+use logcabin_state::AccountStatus;
 
 const PURPOSE: &str = "openid token";
 const PREFIX: &str = "lco_";
 
 /// The request of the other service.
 #[derive(Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct UserinfoRequest {
     access_token: Option<String>,
 }
 
@@ -39,7 +39,7 @@ endpoint! {
     /// services, too.
     pub(crate) struct UserInfo = GET "/_matrix/federation/v1/openid/userinfo";
     for NoAccessToken;
-    { query: Asked = query }
+    { query: UserinfoRequest = query }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -78,7 +78,7 @@ pub(crate) async fn userinfo(cx: Cx<Server, ()>, request: UserInfo) -> Result<Js
     match cx.app.engine.state().accounts.standing(&user_id) {
         // A deactivated or locked account has no identity. An application service may prove the
         // identity of a user of its own without an account.
-        Some(Standing { deactivated: Some(_), .. } | Standing { locked: true, .. }) => {
+        Some(AccountStatus { deactivated: Some(_), .. } | AccountStatus { locked: true, .. }) => {
             Err(ApiError::unknown_token(false))
         }
         _ => to_json(&json!({ "sub": user_id })),

@@ -22,7 +22,7 @@ use logcabin_read::view::View;
 use logcabin_service::remote_names::RemoteUser;
 use logcabin_state::{
     Membership, RoomMembership,
-    names::{Fit, Found},
+    names::{MatchQuality, NameMatch},
 };
 
 pub(super) async fn search(
@@ -41,7 +41,7 @@ pub(super) async fn search(
             let has_profile = user.display_name.is_some() || user.avatar_url.is_some();
             (*fit, Reverse(has_profile), user.user_id.clone())
         });
-        let mut acquaintance = Acquaintance::new(&view, cx.app.config.user_directory.all_users);
+        let mut acquaintance = UserInDirectory::new(&view, cx.app.config.user_directory.all_users);
         let mut known = Vec::new();
         for (user, _) in found {
             if acquaintance.knows(&user.user_id)? {
@@ -57,7 +57,11 @@ pub(super) async fn search(
 }
 
 /// Users of other homeservers in the user's rooms and in those of the directory.
-fn of_others(cx: &Cx<Server>, view: &View<'_>, term: &str) -> Result<Vec<(User, Fit)>, ApiError> {
+fn of_others(
+    cx: &Cx<Server>,
+    view: &View<'_>,
+    term: &str,
+) -> Result<Vec<(User, MatchQuality)>, ApiError> {
     if cx.app.outside.federation.is_none() {
         return Ok(Vec::new());
     }
@@ -73,7 +77,7 @@ fn of_others(cx: &Cx<Server>, view: &View<'_>, term: &str) -> Result<Vec<(User, 
     Ok(found.into_iter().map(shown).collect())
 }
 
-fn shown(view: &View<'_>, found: &Found) -> User {
+fn shown(view: &View<'_>, found: &NameMatch) -> User {
     let mut user = User::new(found.user_id.clone());
     user.display_name.clone_from(&found.display_name);
     if let Some(account) = view.state.accounts.get(&found.user_id) {
@@ -87,14 +91,14 @@ fn shown(view: &View<'_>, found: &Found) -> User {
 }
 
 /// The users that a user may find: users who share a room with them, and members of public rooms.
-struct Acquaintance<'a> {
+struct UserInDirectory<'a> {
     view: &'a View<'a>,
     everyone: bool,
     /// Whether the members of each checked room may be found.
     rooms: HashMap<OwnedRoomId, bool>,
 }
 
-impl<'a> Acquaintance<'a> {
+impl<'a> UserInDirectory<'a> {
     fn new(view: &'a View<'a>, everyone: bool) -> Self {
         let rooms = joined(view, view.user_id()).map(|part| (part.room_id, true)).collect();
         Self { view, everyone, rooms }

@@ -54,7 +54,7 @@ endpoint! {
 }
 
 /// What a reader wants.
-pub(crate) struct Wanted {
+pub(crate) struct FeedRequest {
     pub(crate) from: Option<u64>,
     pub(crate) since: Option<String>,
     pub(crate) follow: bool,
@@ -67,8 +67,8 @@ pub(crate) struct Wanted {
 pub(super) async fn changes(cx: Cx<Server>, request: Changes) -> Result<Reply, ApiError> {
     let Changes { from, since, follow, room, user, kind, headers } = request;
     let follow = follow.unwrap_or(true);
-    let form = Form::asked(&headers);
-    let wanted = Wanted { from, since, follow, room, user, kind, headers };
+    let form = FeedFormat::asked(&headers);
+    let wanted = FeedRequest { from, since, follow, room, user, kind, headers };
     open(cx.app, cx.caller, cx.shutdown, &wanted, form)
 }
 
@@ -77,10 +77,10 @@ pub(crate) fn open(
     app: Arc<Server>,
     session: Session,
     shutdown: Shutdown,
-    wanted: &Wanted,
-    form: Form,
+    wanted: &FeedRequest,
+    form: FeedFormat,
 ) -> Result<Reply, ApiError> {
-    let Wanted { room, user, kind, .. } = wanted;
+    let FeedRequest { room, user, kind, .. } = wanted;
     let selection = selection(&app, [room, user, kind].map(Option::as_deref))?;
     let first = first(&app, wanted)?;
     let places = Arc::clone(&app.sync.changes);
@@ -142,7 +142,7 @@ pub(crate) fn selection(
 }
 
 /// The first record that the reader lacks.
-fn first(app: &Server, request: &Wanted) -> Result<Offset, ApiError> {
+fn first(app: &Server, request: &FeedRequest) -> Result<Offset, ApiError> {
     let last_event = request.headers.get(LAST_EVENT_ID).map(HeaderValue::to_str).transpose();
     let last_event =
         last_event.map_err(|_| ApiError::invalid_param("`Last-Event-ID` is not a position."))?;
@@ -172,7 +172,7 @@ fn first(app: &Server, request: &Wanted) -> Result<Offset, ApiError> {
 
 /// How the feed is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum FeedFormat {
     /// A JSON object in each line.
     Lines,
     /// Server-sent events.
@@ -196,7 +196,7 @@ struct Position {
 
 /// The last that is said.
 #[derive(Serialize)]
-struct Last {
+struct FeedEnd {
     end: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -215,7 +215,7 @@ enum End {
     Failed(ReadError),
 }
 
-impl Form {
+impl FeedFormat {
     fn asked(headers: &HeaderMap) -> Self {
         let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let events = Self::Events.content_type();
@@ -255,7 +255,7 @@ impl Form {
 struct Feed {
     app: Arc<Server>,
     session: Session,
-    form: Form,
+    form: FeedFormat,
     selection: Selection,
     records: Follow,
     /// The last record that was told or was not selected.
@@ -358,7 +358,7 @@ impl Feed {
             }
         };
         let position = self.app.token(self.told);
-        let last = Last { end: name, reason, position: position.clone() };
+        let last = FeedEnd { end: name, reason, position: position.clone() };
         let _ = self.say("end", &position, &last).await;
     }
 

@@ -3,7 +3,7 @@
 use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Value, json};
 
-use super::parts::{AdminParts as _, PageOf, Terms, nothing, page_of};
+use super::parts::{ActParameters, AdminParts as _, PageOf, nothing, page_of};
 use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, Received, endpoint},
@@ -22,7 +22,7 @@ fn file(server_name: &str, media_id: &str) -> MediaOf {
 }
 
 fn files(cx: &Cx<Server>, of: &MediaOf) -> Result<(Vec<MediaSummary>, Vec<String>), ApiError> {
-    let media::Media { media, remote } = at_length(|| media::list(&cx.app.office, of))?;
+    let media::Media { media, remote } = at_length(|| media::list(&cx.app.context, of))?;
     Ok((media, remote.into_iter().map(|address| address.to_string()).collect()))
 }
 
@@ -141,7 +141,7 @@ endpoint! {
     pub(super) struct Quarantine = POST
         "/_synapse/admin/v1/media/quarantine/{server_name}/{media_id}";
     for AccessToken;
-    { server_name: String = path, media_id: String = path, terms: Terms = terms }
+    { server_name: String = path, media_id: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn quarantine(cx: Cx<Server>, request: Quarantine) -> Result<Json, ApiError> {
@@ -154,7 +154,7 @@ endpoint! {
     pub(super) struct Unquarantine = POST
         "/_synapse/admin/v1/media/unquarantine/{server_name}/{media_id}";
     for AccessToken;
-    { server_name: String = path, media_id: String = path, terms: Terms = terms }
+    { server_name: String = path, media_id: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn unquarantine(cx: Cx<Server>, request: Unquarantine) -> Result<Json, ApiError> {
@@ -168,7 +168,7 @@ endpoint! {
         "/_synapse/admin/v1/quarantine_media/{room_id}"
         "/_synapse/admin/v1/room/{room_id}/media/quarantine";
     for AccessToken;
-    { room: String = path, terms: Terms = terms }
+    { room: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn quarantine_room(
@@ -183,7 +183,7 @@ endpoint! {
     /// `POST …/user/{user_id}/media/quarantine`
     pub(super) struct QuarantineUser = POST "/_synapse/admin/v1/user/{user_id}/media/quarantine";
     for AccessToken;
-    { user: String = path, terms: Terms = terms }
+    { user: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn quarantine_user(
@@ -208,7 +208,7 @@ endpoint! {
     /// `DELETE …/media/{server_name}/{media_id}`
     pub(super) struct Delete = DELETE "/_synapse/admin/v1/media/{server_name}/{media_id}";
     for AccessToken;
-    { server_name: String = path, media_id: String = path, terms: Terms = terms }
+    { server_name: String = path, media_id: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
@@ -227,7 +227,7 @@ endpoint! {
         before_ts: Option<u64> = number,
         size_gt: Option<u64> = number,
         keep_profiles: Option<String> = parameter,
-        terms: Terms = terms,
+        terms: ActParameters = terms,
     }
 }
 
@@ -264,7 +264,7 @@ endpoint! {
     /// `POST …/purge_media_cache`
     pub(super) struct PurgeCache = POST "/_synapse/admin/v1/purge_media_cache";
     for AccessToken;
-    { before_ts: Option<u64> = number, terms: Terms = terms }
+    { before_ts: Option<u64> = number, terms: ActParameters = terms }
 }
 
 /// Deletes copies of files of other homeservers that were last used before a time.
@@ -278,7 +278,7 @@ endpoint! {
     /// `DELETE …/users/{user_id}/media`
     pub(super) struct DeleteOfUser = DELETE "/_synapse/admin/v1/users/{user_id}/media";
     for AccessToken;
-    { files: FilesOfUser = files, terms: Terms = terms }
+    { files: FilesOfUser = files, terms: ActParameters = terms }
 }
 
 /// Deletes a page of a user's uploads.
@@ -298,7 +298,7 @@ endpoint! {
     /// `POST …/media/protect/{media_id}`
     pub(super) struct Protect = POST "/_synapse/admin/v1/media/protect/{media_id}";
     for AccessToken;
-    { media_id: String = path, terms: Terms = terms }
+    { media_id: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn protect(cx: Cx<Server>, request: Protect) -> Result<Json, ApiError> {
@@ -310,7 +310,7 @@ endpoint! {
     /// `POST …/media/unprotect/{media_id}`
     pub(super) struct Unprotect = POST "/_synapse/admin/v1/media/unprotect/{media_id}";
     for AccessToken;
-    { media_id: String = path, terms: Terms = terms }
+    { media_id: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn unprotect(cx: Cx<Server>, request: Unprotect) -> Result<Json, ApiError> {
@@ -339,7 +339,7 @@ pub(super) async fn statistics(cx: Cx<Server>, request: Statistics) -> Result<Js
     if when.is_empty() {
         return Err(ApiError::invalid_param("`from_ts` is before `until_ts`."));
     }
-    let mut users = at_length(|| media::statistics(&cx.app.office, when));
+    let mut users = at_length(|| media::statistics(&cx.app.context, when));
     if let Some(search) = request.search_term {
         let part = logcabin_base::text::fold(&search);
         let has = |text: &str| logcabin_base::text::fold(text).contains(&part);

@@ -4,7 +4,7 @@ use ruma::api::auth_scheme::AccessToken;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::parts::{AdminParts as _, Terms};
+use super::parts::{ActParameters, AdminParts as _};
 use crate::{
     api::{room::send::transaction, server::Server},
     http::{ApiError, Cx, Json, endpoint},
@@ -26,14 +26,14 @@ endpoint! {
     /// `POST …/send_server_notice`
     pub(super) struct Send = POST "/_synapse/admin/v1/send_server_notice";
     for AccessToken;
-    { body: Notice = parameters, terms: Terms = terms }
+    { body: Notice = parameters, terms: ActParameters = terms }
 }
 
 endpoint! {
     /// `PUT …/send_server_notice/{txn_id}`
     pub(super) struct SendOnce = PUT "/_synapse/admin/v1/send_server_notice/{txn_id}";
     for AccessToken;
-    { txn_id: String = path, body: Notice = parameters, terms: Terms = terms }
+    { txn_id: String = path, body: Notice = parameters, terms: ActParameters = terms }
 }
 
 /// Sends a notice to a user.
@@ -51,7 +51,7 @@ async fn tell(
     cx: &Cx<Server>,
     notice: Notice,
     transaction: Option<Transaction>,
-    terms: Terms,
+    terms: ActParameters,
 ) -> Result<Json, ApiError> {
     let act = SendNotice {
         user: notice.user_id,

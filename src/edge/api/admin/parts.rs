@@ -14,7 +14,7 @@ use crate::{
 use logcabin_ops::{
     admin::{
         act::{Act, Order, Outcome},
-        office::ActError,
+        context::ActError,
     },
     proof::ProofError,
 };
@@ -26,7 +26,7 @@ const PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 
 /// The common parameters of an act.
-pub(super) struct Terms {
+pub(super) struct ActParameters {
     /// The recorded reason.
     pub(super) reason: Option<String>,
     /// Whether to report the effect without changing anything.
@@ -42,7 +42,7 @@ pub(super) struct PageOf {
 /// The parts of requests that are common in administration, for [`endpoint!`].
 pub(super) trait AdminParts {
     /// From `reason` in the query or the body, and `dry_run` in the query.
-    fn terms(&mut self, name: &str) -> Result<Terms, ApiError>;
+    fn terms(&mut self, name: &str) -> Result<ActParameters, ApiError>;
     /// From `from` and `limit` in the query.
     fn page(&mut self, name: &str) -> Result<PageOf, ApiError>;
     /// A boolean query parameter.
@@ -54,7 +54,7 @@ pub(super) trait AdminParts {
 }
 
 impl AdminParts for Received<'_> {
-    fn terms(&mut self, _: &str) -> Result<Terms, ApiError> {
+    fn terms(&mut self, _: &str) -> Result<ActParameters, ApiError> {
         #[derive(Deserialize)]
         struct InBody {
             reason: Option<String>,
@@ -63,7 +63,7 @@ impl AdminParts for Received<'_> {
             Some(reason) => Some(reason),
             None => read_body::<InBody>(self.body)?.reason,
         };
-        Ok(Terms { reason, dry_run: self.flag("dry_run")?.unwrap_or(false) })
+        Ok(ActParameters { reason, dry_run: self.flag("dry_run")?.unwrap_or(false) })
     }
 
     fn page(&mut self, _: &str) -> Result<PageOf, ApiError> {
@@ -112,7 +112,7 @@ where
     Option::deserialize(deserializer).map(Some)
 }
 
-impl Terms {
+impl ActParameters {
     pub(super) fn order<A>(&self, act: A) -> Order<A> {
         Order { act, reason: self.reason.clone(), dry_run: self.dry_run }
     }
@@ -132,12 +132,12 @@ impl Cx<Server> {
     pub(super) async fn act<A: Act>(
         &self,
         act: A,
-        terms: Terms,
+        terms: ActParameters,
         shape: impl FnOnce(A::Done) -> Value,
     ) -> Result<Json, ApiError> {
-        let (office, origin, order) =
-            (Arc::clone(&self.app.office), self.origin(), terms.order(act));
-        match self.complete(async move { order.carry_out(&office, origin).await }).await? {
+        let (context, origin, order) =
+            (Arc::clone(&self.app.context), self.origin(), terms.order(act));
+        match self.complete(async move { order.carry_out(&context, origin).await }).await? {
             Outcome::WouldDo(effect) => to_json(&would_do(effect)),
             Outcome::Done(done) => to_json(&shape(done)),
         }

@@ -4,7 +4,7 @@
 use ruma::api::auth_scheme::AccessToken;
 use serde_json::json;
 
-use super::parts::{AdminParts as _, PageOf, Terms, nothing, page_of};
+use super::parts::{ActParameters, AdminParts as _, PageOf, nothing, page_of};
 use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, endpoint},
@@ -42,7 +42,7 @@ pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError
         let of_room = report.room_id.as_ref().map_or("", |room_id| room_id.as_str());
         kind(report) && by && room.as_ref().is_none_or(|part| of_room.contains(part))
     };
-    let mut reports = at_length(|| reports::list(&cx.app.office, wanted))?;
+    let mut reports = at_length(|| reports::list(&cx.app.context, wanted))?;
     if let Some(sender) = sender {
         reports.retain(|report| report.sender.as_ref().is_some_and(|of| of.as_str() == sender));
     }
@@ -71,14 +71,14 @@ endpoint! {
 }
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
-    to_json(&reports::details(&cx.app.office, id(&request.report_id)?)?)
+    to_json(&reports::details(&cx.app.context, id(&request.report_id)?)?)
 }
 
 endpoint! {
     /// `DELETE …/event_reports/{report_id}`
     pub(super) struct Delete = DELETE "/_synapse/admin/v1/event_reports/{report_id}";
     for AccessToken;
-    { report_id: String = path, terms: Terms = terms }
+    { report_id: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {

@@ -4,15 +4,15 @@ use ruma::{OwnedRoomId, RoomId, api::auth_scheme::AccessToken, events::StateEven
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::parts::{AdminParts as _, PageOf, Terms, nothing};
+use super::parts::{ActParameters, AdminParts as _, PageOf, nothing};
 use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, endpoint},
 };
 use logcabin_base::{background::at_length, limits};
 use logcabin_ops::admin::rooms::{
-    self, BlockRoom, JoinRoom, Joined, MakeRoomAdmin, NewRoom, RoomOrder, RoomsWanted,
-    ShutDownRoom, ShutdownStatus, shutdown,
+    self, BlockRoom, JoinRoom, Joined, MakeRoomAdmin, NewRoom, RoomOrder, RoomSearch, ShutDownRoom,
+    ShutdownStatus, shutdown,
 };
 use logcabin_read::events::{ClientEvent, EventForm};
 use logcabin_record::Offset;
@@ -43,7 +43,7 @@ pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError
             .map_err(|_| ApiError::invalid_param("There is no such order of rooms."))?,
         None => RoomOrder::default(),
     };
-    let wanted = RoomsWanted {
+    let wanted = RoomSearch {
         search: request.search_term,
         public: request.public_rooms,
         empty: request.empty_rooms,
@@ -52,7 +52,7 @@ pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError
         from,
         limit: Some(limit),
     };
-    let (rooms, total) = at_length(|| rooms::list(&cx.app.office, &wanted))?;
+    let (rooms, total) = at_length(|| rooms::list(&cx.app.context, &wanted))?;
     let next = from.saturating_add(rooms.len());
     let mut answer = json!({ "rooms": rooms, "offset": from, "total_rooms": total });
     if next < total {
@@ -72,7 +72,7 @@ endpoint! {
 }
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
-    to_json(&at_length(|| rooms::details(&cx.app.office, &request.room).map_err(ApiError::from))?)
+    to_json(&at_length(|| rooms::details(&cx.app.context, &request.room).map_err(ApiError::from))?)
 }
 
 endpoint! {
@@ -83,7 +83,7 @@ endpoint! {
 }
 
 pub(super) async fn members(cx: Cx<Server>, request: Members) -> Result<Json, ApiError> {
-    let room = cx.app.office.room(&request.room)?;
+    let room = cx.app.context.room(&request.room)?;
     let members = room.members(Membership::Join, Offset::MAX).into_iter();
     let members: Vec<_> = members.map(|(user_id, _)| user_id).collect();
     to_json(&json!({ "total": members.len(), "members": members }))
@@ -101,7 +101,7 @@ pub(super) async fn state(cx: Cx<Server>, request: State) -> Result<Json, ApiErr
     struct State {
         state: Vec<ClientEvent>,
     }
-    let room = cx.app.office.room(&request.room)?;
+    let room = cx.app.context.room(&request.room)?;
     let view = cx.view();
     let kind = cx.query("type")?.map(StateEventType::from);
     at_length(|| {
@@ -134,7 +134,7 @@ pub(super) async fn messages(cx: Cx<Server>, request: Messages) -> Result<Json, 
         end: Option<String>,
     }
     let (app, view) = (&cx.app, cx.view());
-    let room = app.office.room(&request.room)?;
+    let room = app.context.room(&request.room)?;
     let backwards = request.dir.unwrap_or(false);
     let limit = request.limit.unwrap_or(10).clamp(1, limits::PAGE_EVENTS);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -163,7 +163,7 @@ endpoint! {
 }
 
 pub(super) async fn is_blocked(cx: Cx<Server>, request: IsBlocked) -> Result<Json, ApiError> {
-    let (blocked, by) = rooms::block_status(&cx.app.office, &request.room)?;
+    let (blocked, by) = rooms::block_status(&cx.app.context, &request.room)?;
     let mut answer = json!({ "block": blocked });
     if let Some(by) = by {
         answer["user_id"] = by.into();
@@ -175,7 +175,7 @@ endpoint! {
     /// `PUT …/rooms/{room_id}/block`
     pub(super) struct Block = PUT "/_synapse/admin/v1/rooms/{room_id}/block";
     for AccessToken;
-    { room: String = path, body: BlockBody = parameters, terms: Terms = terms }
+    { room: String = path, body: BlockBody = parameters, terms: ActParameters = terms }
 }
 
 pub(super) async fn block(cx: Cx<Server>, request: Block) -> Result<Json, ApiError> {
@@ -227,7 +227,7 @@ endpoint! {
     /// `DELETE …/rooms/{room_id}`
     pub(super) struct Delete = DELETE "/_synapse/admin/v1/rooms/{room_id}";
     for AccessToken;
-    { room: String = path, body: ShutdownBody = json, terms: Terms = terms }
+    { room: String = path, body: ShutdownBody = json, terms: ActParameters = terms }
 }
 
 /// Shuts a room down, and responds when that is complete. An unknown room can be blocked this way.
@@ -246,7 +246,7 @@ endpoint! {
     /// `DELETE …/rooms/{room_id}`
     pub(super) struct BeginDelete = DELETE "/_synapse/admin/v2/rooms/{room_id}";
     for AccessToken;
-    { room: String = path, body: ShutdownBody = json, terms: Terms = terms }
+    { room: String = path, body: ShutdownBody = json, terms: ActParameters = terms }
 }
 
 /// Begins to shut a room down.
@@ -295,7 +295,7 @@ pub(super) async fn status_of_room(
     request: StatusOfRoom,
 ) -> Result<Json, ApiError> {
     let results: Vec<_> =
-        shutdown::of_room(&cx.app.office, &request.room_id).iter().map(progress).collect();
+        shutdown::of_room(&cx.app.context, &request.room_id).iter().map(progress).collect();
     if results.is_empty() {
         return Err(ApiError::not_found("This room was not shut down."));
     }
@@ -310,7 +310,7 @@ endpoint! {
 }
 
 pub(super) async fn status(cx: Cx<Server>, request: Status) -> Result<Json, ApiError> {
-    let status = shutdown::of_id(&cx.app.office, &request.delete_id);
+    let status = shutdown::of_id(&cx.app.context, &request.delete_id);
     let status = status.ok_or_else(|| ApiError::not_found("There is no such shutdown."))?;
     to_json(&progress(&status))
 }
@@ -319,7 +319,7 @@ endpoint! {
     /// `POST …/rooms/{room_id}/make_room_admin`
     pub(super) struct MakeAdmin = POST "/_synapse/admin/v1/rooms/{room_id}/make_room_admin";
     for AccessToken;
-    { room: String = path, body: MakeAdminBody = json, terms: Terms = terms }
+    { room: String = path, body: MakeAdminBody = json, terms: ActParameters = terms }
 }
 
 pub(super) async fn make_admin(cx: Cx<Server>, request: MakeAdmin) -> Result<Json, ApiError> {
@@ -332,7 +332,7 @@ endpoint! {
     /// `POST …/join/{room_id}`
     pub(super) struct Join = POST "/_synapse/admin/v1/join/{room_id}";
     for AccessToken;
-    { room: String = path, body: JoinBody = parameters, terms: Terms = terms }
+    { room: String = path, body: JoinBody = parameters, terms: ActParameters = terms }
 }
 
 pub(super) async fn join(cx: Cx<Server>, request: Join) -> Result<Json, ApiError> {

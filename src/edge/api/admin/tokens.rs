@@ -5,7 +5,7 @@ use ruma::api::auth_scheme::AccessToken;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::parts::{AdminParts as _, Terms, nothing, nullable};
+use super::parts::{ActParameters, AdminParts as _, nothing, nullable};
 use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, endpoint},
@@ -63,7 +63,7 @@ endpoint! {
 
 pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError> {
     let valid = request.valid;
-    let tokens = tokens::list(&cx.app.office);
+    let tokens = tokens::list(&cx.app.context);
     let wanted = tokens.iter().filter(|token| valid.is_none_or(|valid| valid == token.good));
     to_json(&json!({ "registration_tokens": wanted.map(words).collect::<Vec<_>>() }))
 }
@@ -76,9 +76,9 @@ endpoint! {
 }
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
-    let office = &cx.app.office;
-    let hash = tokens::named(office, &request.token.into())?;
-    to_json(&words(&tokens::summary_of(office, &hash)?))
+    let context = &cx.app.context;
+    let hash = tokens::named(context, &request.token.into())?;
+    to_json(&words(&tokens::summary_of(context, &hash)?))
 }
 
 fn in_the_future(clock: &Clock, expires_ms: Option<u64>) -> Result<(), ApiError> {
@@ -92,7 +92,7 @@ endpoint! {
     /// `POST …/registration_tokens/new`
     pub(super) struct Create = POST "/_synapse/admin/v1/registration_tokens/new";
     for AccessToken;
-    { body: NewToken = json, terms: Terms = terms }
+    { body: NewToken = json, terms: ActParameters = terms }
 }
 
 pub(super) async fn create(cx: Cx<Server>, request: Create) -> Result<Json, ApiError> {
@@ -116,7 +116,7 @@ endpoint! {
     /// `PUT …/registration_tokens/{token}`
     pub(super) struct Update = PUT "/_synapse/admin/v1/registration_tokens/{token}";
     for AccessToken;
-    { token: String = path, body: TokenChange = json, terms: Terms = terms }
+    { token: String = path, body: TokenChange = json, terms: ActParameters = terms }
 }
 
 pub(super) async fn update(cx: Cx<Server>, request: Update) -> Result<Json, ApiError> {
@@ -143,7 +143,7 @@ endpoint! {
     /// `DELETE …/registration_tokens/{token}`
     pub(super) struct Delete = DELETE "/_synapse/admin/v1/registration_tokens/{token}";
     for AccessToken;
-    { token: String = path, terms: Terms = terms }
+    { token: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {

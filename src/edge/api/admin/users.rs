@@ -10,7 +10,7 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::parts::{AdminParts as _, PageOf, Terms, nothing, nullable, would_do};
+use super::parts::{ActParameters, AdminParts as _, PageOf, nothing, nullable, would_do};
 use crate::{
     api::{
         account::moderation, answer::json as to_json, auth::registration::free_user_id,
@@ -21,11 +21,11 @@ use crate::{
 use logcabin_base::background::at_length;
 use logcabin_ops::admin::{
     act::{Act, Outcome},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
     users::{
         self, Changed, CreateUser, ExternalId, LogInAs, LogOut, LoggedInAs, ResetPassword,
         SetProfile, SetStatus, UserDetails, UserDevice, UserSummary,
-        search::{self, Listed, UserOrder, UsersWanted},
+        search::{self, FoundUser, UserOrder, UserSearch},
     },
 };
 use logcabin_record::{Offset, Origin, threepid::Threepid};
@@ -35,7 +35,7 @@ endpoint! {
     /// `GET …/users`
     pub(super) struct List = GET "/_synapse/admin/v2/users";
     for AccessToken;
-    { deactivated: Option<bool> = flag, wanted: Wanted = wanted }
+    { deactivated: Option<bool> = flag, wanted: UserQuery = wanted }
 }
 
 /// An account in a tool's request. Settings that nobody can change here are accepted if they have
@@ -110,24 +110,24 @@ pub(super) struct DevicesBody {
 /// A page of users. Deactivated and locked users are included only on request.
 pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError> {
     let with_deactivated = request.deactivated.unwrap_or(false);
-    page(&cx.app.office, request.wanted, (!with_deactivated).then_some(false))
+    page(&cx.app.context, request.wanted, (!with_deactivated).then_some(false))
 }
 
 endpoint! {
     /// `GET …/users`
     pub(super) struct ListV3 = GET "/_synapse/admin/v3/users";
     for AccessToken;
-    { deactivated: Option<bool> = flag, wanted: Wanted = wanted }
+    { deactivated: Option<bool> = flag, wanted: UserQuery = wanted }
 }
 
 /// Like [`list`], but `deactivated` selects users with that value, and without it all users are
 /// included.
 pub(super) async fn list_v3(cx: Cx<Server>, request: ListV3) -> Result<Json, ApiError> {
-    page(&cx.app.office, request.wanted, request.deactivated)
+    page(&cx.app.context, request.wanted, request.deactivated)
 }
 
 /// The requested users, and their order. Each endpoint reads `deactivated` in its own way.
-pub(super) struct Wanted {
+pub(super) struct UserQuery {
     page: PageOf,
     order: UserOrder,
     name: Option<String>,
@@ -139,13 +139,13 @@ pub(super) struct Wanted {
 }
 
 trait UserParts {
-    fn wanted(&mut self, name: &str) -> Result<Wanted, ApiError>;
+    fn wanted(&mut self, name: &str) -> Result<UserQuery, ApiError>;
 }
 
 impl UserParts for Received<'_> {
-    fn wanted(&mut self, _: &str) -> Result<Wanted, ApiError> {
+    fn wanted(&mut self, _: &str) -> Result<UserQuery, ApiError> {
         let name = self.parameter("name")?;
-        Ok(Wanted {
+        Ok(UserQuery {
             page: self.page("page")?,
             order: order(self.parameter("order_by")?.as_deref())?,
             id: if name.is_some() { None } else { self.parameter("user_id")? },
@@ -175,13 +175,13 @@ fn order(name: Option<&str>) -> Result<UserOrder, ApiError> {
     })
 }
 
-fn page(office: &Office, of: Wanted, deactivated: Option<bool>) -> Result<Json, ApiError> {
-    let Wanted { page: PageOf { from, limit }, order, name, id, guests, admins, .. } = of;
+fn page(context: &ActContext, of: UserQuery, deactivated: Option<bool>) -> Result<Json, ApiError> {
+    let UserQuery { page: PageOf { from, limit }, order, name, id, guests, admins, .. } = of;
     let excluded = |shown: Option<bool>, unless: bool| {
         let shown = shown.unwrap_or(unless);
         (!shown).then_some(false)
     };
-    let wanted = UsersWanted {
+    let wanted = UserSearch {
         id,
         name,
         guests: excluded(guests, true),
@@ -193,12 +193,12 @@ fn page(office: &Office, of: Wanted, deactivated: Option<bool>) -> Result<Json, 
         from,
         limit,
     };
-    let (users, total) = at_length(|| search::search(office, &wanted));
+    let (users, total) = at_length(|| search::search(context, &wanted));
     let next = from.saturating_add(users.len());
     let mut shown = Vec::with_capacity(users.len());
-    for Listed { user, registered } in users {
+    for FoundUser { user, registered } in users {
         let mut user = words(&user);
-        user["creation_ts"] = office.time_of(registered)?.into();
+        user["creation_ts"] = context.time_of(registered)?.into();
         shown.push(user);
     }
     let mut answer = json!({ "users": shown, "total": total });
@@ -234,7 +234,7 @@ endpoint! {
 }
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
-    to_json(&details(&users::details(&cx.app.office, &request.user)?))
+    to_json(&details(&users::details(&cx.app.context, &request.user)?))
 }
 
 fn details(user: &UserDetails) -> Value {
@@ -255,7 +255,7 @@ endpoint! {
     /// `PUT …/users/{user_id}`
     pub(super) struct Put = PUT "/_synapse/admin/v2/users/{user_id}";
     for AccessToken;
-    { user: String = path, body: UserBody = json, terms: Terms = terms }
+    { user: String = path, body: UserBody = json, terms: ActParameters = terms }
 }
 
 /// Creates or changes an account. The whole request is checked before anything is done.
@@ -275,7 +275,7 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     let user_id = lower.as_deref().unwrap_or(user_id);
     let (name, known) = (user_id.to_string(), standing(user_id));
     let user = || name.clone();
-    must_be_so_already(&cx.app.office, &body, user_id)?;
+    must_be_so_already(&cx.app.context, &body, user_id)?;
     let admin = body.admin;
     if known.is_some() && admin == Some(false) && cx.caller.user_id == user_id {
         return Err(ApiError::invalid_param("You cannot remove your own administrator rights."));
@@ -321,14 +321,14 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
         }
         _ => {}
     }
-    let (office, origin) = (Arc::clone(&app.office), cx.origin());
-    let effect = cx.complete(async move { changes.carry_out(&office, &origin, &terms).await });
+    let (context, origin) = (Arc::clone(&app.context), cx.origin());
+    let effect = cx.complete(async move { changes.carry_out(&context, &origin, &terms).await });
     let effect = effect.await?;
     if dry_run {
         return Ok(Reply::json(to_json(&would_do(effect))?.0));
     }
     let status = if known.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(Reply::json(to_json(&details(&users::details(&app.office, &name)?))?.0).with_status(status))
+    Ok(Reply::json(to_json(&details(&users::details(&app.context, &name)?))?.0).with_status(status))
 }
 
 /// What one request changes about an account.
@@ -345,35 +345,35 @@ impl Changes {
     /// Carries them out in order. In a dry run, describes what would be done.
     async fn carry_out(
         self,
-        office: &Office,
+        context: &ActContext,
         origin: &Origin,
-        terms: &Terms,
+        terms: &ActParameters,
     ) -> Result<Vec<String>, ActError> {
         let mut effect = Vec::new();
         let created = self.create.is_some();
-        effect.extend(step(office, origin, terms, self.create).await?);
+        effect.extend(step(context, origin, terms, self.create).await?);
         if created && terms.dry_run {
             // The account does not exist yet, so the other acts cannot be described.
             return Ok(effect);
         }
-        effect.extend(step(office, origin, terms, self.password).await?);
-        effect.extend(step(office, origin, terms, self.profile).await?);
-        effect.extend(step(office, origin, terms, self.status).await?);
-        effect.extend(step(office, origin, terms, self.deactivate).await?);
+        effect.extend(step(context, origin, terms, self.password).await?);
+        effect.extend(step(context, origin, terms, self.profile).await?);
+        effect.extend(step(context, origin, terms, self.status).await?);
+        effect.extend(step(context, origin, terms, self.deactivate).await?);
         Ok(effect)
     }
 }
 
 async fn step<A: Act>(
-    office: &Office,
+    context: &ActContext,
     origin: &Origin,
-    terms: &Terms,
+    terms: &ActParameters,
     acts: impl IntoIterator<Item = A, IntoIter: Send> + Send,
 ) -> Result<Vec<String>, ActError> {
     let mut all = Vec::new();
     for act in acts {
         let order = terms.order(act);
-        if let Outcome::WouldDo(effect) = order.carry_out(office, origin.clone()).await? {
+        if let Outcome::WouldDo(effect) = order.carry_out(context, origin.clone()).await? {
             all.extend(effect);
         }
     }
@@ -382,8 +382,12 @@ async fn step<A: Act>(
 
 /// Refuses settings that tools can change elsewhere but nobody can here, unless they have that
 /// value already.
-fn must_be_so_already(office: &Office, body: &UserBody, user_id: &UserId) -> Result<(), ApiError> {
-    let user = users::details(office, user_id.as_str()).ok();
+fn must_be_so_already(
+    context: &ActContext,
+    body: &UserBody,
+    user_id: &UserId,
+) -> Result<(), ApiError> {
+    let user = users::details(context, user_id.as_str()).ok();
     let refused = |what: &str| Err(ApiError::invalid_param(what.to_owned()));
     if body.user_type.is_some() {
         return refused("There are no types of users here.");
@@ -420,7 +424,7 @@ endpoint! {
 }
 
 pub(super) async fn is_admin(cx: Cx<Server>, request: IsAdmin) -> Result<Json, ApiError> {
-    let user = users::details(&cx.app.office, &request.user)?;
+    let user = users::details(&cx.app.context, &request.user)?;
     to_json(&json!({ "admin": user.summary.admin }))
 }
 
@@ -428,12 +432,12 @@ endpoint! {
     /// `PUT …/users/{user_id}/admin`
     pub(super) struct SetAdmin = PUT "/_synapse/admin/v1/users/{user_id}/admin";
     for AccessToken;
-    { user: String = path, body: AdminBody = parameters, terms: Terms = terms }
+    { user: String = path, body: AdminBody = parameters, terms: ActParameters = terms }
 }
 
 pub(super) async fn set_admin(cx: Cx<Server>, request: SetAdmin) -> Result<Json, ApiError> {
     let SetAdmin { user, body: AdminBody { admin }, terms } = request;
-    if !admin && cx.app.office.user_id(&user)? == cx.caller.user_id {
+    if !admin && cx.app.context.user_id(&user)? == cx.caller.user_id {
         return Err(ApiError::invalid_param("You cannot remove your own administrator rights."));
     }
     let admin = Some(admin);
@@ -445,7 +449,7 @@ endpoint! {
     /// `PUT …/suspend/{user_id}`
     pub(super) struct Suspend = PUT "/_synapse/admin/v1/suspend/{user_id}";
     for AccessToken;
-    { user: String = path, body: SuspendBody = parameters, terms: Terms = terms }
+    { user: String = path, body: SuspendBody = parameters, terms: ActParameters = terms }
 }
 
 pub(super) async fn suspend(cx: Cx<Server>, request: Suspend) -> Result<Json, ApiError> {
@@ -464,7 +468,7 @@ endpoint! {
     /// `POST …/deactivate/{user_id}`
     pub(super) struct Deactivate = POST "/_synapse/admin/v1/deactivate/{user_id}";
     for AccessToken;
-    { user: String = path, body: DeactivateBody = json, terms: Terms = terms }
+    { user: String = path, body: DeactivateBody = json, terms: ActParameters = terms }
 }
 
 pub(super) async fn deactivate(cx: Cx<Server>, request: Deactivate) -> Result<Json, ApiError> {
@@ -481,7 +485,7 @@ endpoint! {
     /// `POST …/reset_password/{user_id}`
     pub(super) struct Password = POST "/_synapse/admin/v1/reset_password/{user_id}";
     for AccessToken;
-    { user: String = path, body: PasswordBody = parameters, terms: Terms = terms }
+    { user: String = path, body: PasswordBody = parameters, terms: ActParameters = terms }
 }
 
 pub(super) async fn password(cx: Cx<Server>, request: Password) -> Result<Json, ApiError> {
@@ -505,12 +509,12 @@ endpoint! {
     /// `POST …/users/{user_id}/login`
     pub(super) struct LogIn = POST "/_synapse/admin/v1/users/{user_id}/login";
     for AccessToken;
-    { user: String = path, body: LoginBody = json, terms: Terms = terms }
+    { user: String = path, body: LoginBody = json, terms: ActParameters = terms }
 }
 
 pub(super) async fn log_in(cx: Cx<Server>, request: LogIn) -> Result<Json, ApiError> {
     let LogIn { user, body: LoginBody { valid_until_ms: expires_ms }, terms } = request;
-    if cx.app.office.user_id(&user)? == cx.caller.user_id {
+    if cx.app.context.user_id(&user)? == cx.caller.user_id {
         return Err(ApiError::invalid_param("You are already logged in as yourself."));
     }
     cx.act(LogInAs { user, expires_ms }, terms, |LoggedInAs { access_token, device_id, .. }| {
@@ -527,7 +531,7 @@ endpoint! {
 }
 
 pub(super) async fn joined_rooms(cx: Cx<Server>, request: JoinedRooms) -> Result<Json, ApiError> {
-    let user_id = cx.app.office.user_id(&request.user)?;
+    let user_id = cx.app.context.user_id(&request.user)?;
     let parts = cx.app.engine.state().memberships.of(&user_id, Offset::MAX).into_iter();
     let joined = parts.filter(|part| part.membership == Membership::Join);
     let joined: Vec<_> = joined.map(|part| part.room_id).collect();
@@ -542,7 +546,7 @@ endpoint! {
 }
 
 pub(super) async fn parts(cx: Cx<Server>, request: Parts) -> Result<Json, ApiError> {
-    let user_id = cx.app.office.user_id(&request.user)?;
+    let user_id = cx.app.context.user_id(&request.user)?;
     let parts = cx.app.engine.state().memberships.of(&user_id, Offset::MAX).into_iter();
     let parts = parts.map(|part| (part.room_id.to_string(), part.membership.as_str().into()));
     to_json(&json!({ "memberships": parts.collect::<serde_json::Map<_, Value>>() }))
@@ -568,7 +572,7 @@ endpoint! {
 }
 
 pub(super) async fn devices(cx: Cx<Server>, request: Devices) -> Result<Json, ApiError> {
-    let user = users::details(&cx.app.office, &request.user)?;
+    let user = users::details(&cx.app.context, &request.user)?;
     let devices = user.logged_in.iter();
     let devices: Vec<_> =
         devices.map(|(device_id, of)| device_words(&user, device_id.as_str(), of)).collect();
@@ -584,7 +588,7 @@ endpoint! {
 
 pub(super) async fn device(cx: Cx<Server>, request: Device) -> Result<Json, ApiError> {
     let Device { user, device_id } = request;
-    let user = users::details(&cx.app.office, &user)?;
+    let user = users::details(&cx.app.context, &user)?;
     let device = user.logged_in.get(&device_id);
     let device = device.ok_or_else(|| ApiError::not_found("There is no such device."))?;
     to_json(&device_words(&user, device_id.as_str(), device))
@@ -598,13 +602,13 @@ endpoint! {
         user: String = path,
         device: OwnedDeviceId = path,
         body: DeviceBody = json,
-        terms: Terms = terms,
+        terms: ActParameters = terms,
     }
 }
 
 pub(super) async fn rename_device(cx: Cx<Server>, request: RenameDevice) -> Result<Json, ApiError> {
     let RenameDevice { user, device, body, terms } = request;
-    known_device(&cx.app.office, &user, &device)?;
+    known_device(&cx.app.context, &user, &device)?;
     match body.display_name {
         Some(display_name) => {
             cx.act(users::RenameDevice { user, device, display_name }, terms, nothing).await
@@ -613,8 +617,8 @@ pub(super) async fn rename_device(cx: Cx<Server>, request: RenameDevice) -> Resu
     }
 }
 
-fn known_device(office: &Office, user: &str, device: &OwnedDeviceId) -> Result<(), ApiError> {
-    let user = users::details(office, user)?;
+fn known_device(context: &ActContext, user: &str, device: &OwnedDeviceId) -> Result<(), ApiError> {
+    let user = users::details(context, user)?;
     let known = user.logged_in.contains_key(device);
     if known { Ok(()) } else { Err(ApiError::not_found("There is no such device.")) }
 }
@@ -624,12 +628,12 @@ endpoint! {
     pub(super) struct DeleteDevice = DELETE
         "/_synapse/admin/v2/users/{user_id}/devices/{device_id}";
     for AccessToken;
-    { user: String = path, device: OwnedDeviceId = path, terms: Terms = terms }
+    { user: String = path, device: OwnedDeviceId = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn delete_device(cx: Cx<Server>, request: DeleteDevice) -> Result<Json, ApiError> {
     let DeleteDevice { user, device, terms } = request;
-    known_device(&cx.app.office, &user, &device)?;
+    known_device(&cx.app.context, &user, &device)?;
     cx.act(LogOut { user, devices: Some(vec![device]) }, terms, nothing).await
 }
 
@@ -637,7 +641,7 @@ endpoint! {
     /// `POST …/users/{user_id}/delete_devices`
     pub(super) struct DeleteDevices = POST "/_synapse/admin/v2/users/{user_id}/delete_devices";
     for AccessToken;
-    { user: String = path, body: DevicesBody = parameters, terms: Terms = terms }
+    { user: String = path, body: DevicesBody = parameters, terms: ActParameters = terms }
 }
 
 /// Devices that do not exist need not be deleted.
@@ -646,7 +650,7 @@ pub(super) async fn delete_devices(
     request: DeleteDevices,
 ) -> Result<Json, ApiError> {
     let DeleteDevices { user, body: DevicesBody { mut devices }, terms } = request;
-    let known = users::details(&cx.app.office, &user)?;
+    let known = users::details(&cx.app.context, &user)?;
     devices.retain(|device| known.logged_in.contains_key(device));
     cx.act(LogOut { user, devices: Some(devices) }, terms, nothing).await
 }

@@ -19,7 +19,7 @@ use crate::{
     http::{ApiError, Appservice, Cx, ErrorCode, Session, read_query},
 };
 use logcabin_engine::Engine;
-use logcabin_outside::appservice::{Asked, Request, Service, Services};
+use logcabin_outside::appservice::{QueryResult, Request, Service, Services};
 
 /// The user that `service` acts for in a request: the one in the query's `user_id`, or the
 /// service's own; with the device in `device_id`, if given.
@@ -121,12 +121,12 @@ pub(crate) async fn resolve(app: &Server, room: &RoomOrAliasId) -> Result<OwnedR
         return known;
     }
     for service in app.outside.services.iter().filter(|service| service.owns_alias(alias)) {
-        let asked = app.outside.questions.alias(service, alias).await;
+        let asked = app.outside.appservice_queries.alias(service, alias).await;
         // Whatever they answer, the alias must exist now.
         if let Ok(room_id) = app.resolve(room) {
             return Ok(room_id);
         }
-        if asked == Asked::NoAnswer {
+        if asked == QueryResult::NoAnswer {
             return Err(no_answer());
         }
     }
@@ -145,11 +145,11 @@ pub(crate) async fn user_exists(
         return Ok(true);
     }
     for service in outside.services.iter().filter(|service| service.owns_user(user_id)) {
-        let asked = outside.questions.user(service, user_id).await;
+        let asked = outside.appservice_queries.user(service, user_id).await;
         if is_there() {
             return Ok(true);
         }
-        if asked == Asked::NoAnswer {
+        if asked == QueryResult::NoAnswer {
             return Err(no_answer());
         }
     }
@@ -178,7 +178,7 @@ pub(super) async fn ping(
     let ask =
         Request { method: Method::POST, body: body.to_string().into(), ..Request::get(&["ping"]) };
     let began = Instant::now();
-    let answer = match cx.app.outside.questions.question(service, ask).await {
+    let answer = match cx.app.outside.appservice_queries.question(service, ask).await {
         Ok(answer) => answer,
         Err(error) if error.is_timeout() => {
             let text = "The application service does not answer in time.";
@@ -196,7 +196,7 @@ pub(super) async fn ping(
         return Err(ApiError::new(code, text));
     }
     // Pending deliveries are retried at once.
-    cx.app.outside.questions.is_back(service).notify_one();
+    cx.app.outside.appservice_queries.is_back(service).notify_one();
     Ok(request_ping::Response::new(began.elapsed().max(Duration::from_millis(1))))
 }
 

@@ -14,7 +14,7 @@ use crate::{
     },
     http::{ApiError, Cx, Json, endpoint},
 };
-use logcabin_outside::appservice::{Questions, Request, Service};
+use logcabin_outside::appservice::{QueryClient, Request, Service};
 
 /// The id by which clients know a network of an application service.
 fn instance_id(service: &str, network_id: &str) -> String {
@@ -94,7 +94,9 @@ async fn described(outside: &Outside, name: &str) -> Option<Map<String, Value>> 
     let bridged: Vec<_> =
         outside.services.iter().filter(|service| is_bridge_to(service, name)).collect();
     let path = ["thirdparty", "protocol", name];
-    let asked = bridged.iter().map(|service| ask(&outside.questions, service, Request::get(&path)));
+    let asked = bridged
+        .iter()
+        .map(|service| ask(&outside.appservice_queries, service, Request::get(&path)));
     let answers = join_all(asked).await.into_iter().zip(bridged);
     let mut found = answers.filter_map(|(answer, service)| match answer {
         Some(Value::Object(described)) => Some(with_instance_ids(described, &service.id)),
@@ -140,7 +142,7 @@ async fn looked_up(
         None => !service.protocols.is_empty(),
     });
     let ask = |service| {
-        ask(&outside.questions, service, Request { query: &query, ..Request::get(&path) })
+        ask(&outside.appservice_queries, service, Request { query: &query, ..Request::get(&path) })
     };
     let found = join_all(asked.map(|service| ask(service))).await.into_iter();
     let found = found.filter_map(|answer| match answer {
@@ -159,8 +161,12 @@ fn is_bridge_to(service: &Service, network: &str) -> bool {
 }
 
 /// The answer of a service, if there is one.
-async fn ask(questions: &Questions, service: &Service, request: Request<'_>) -> Option<Value> {
-    match questions.question(service, request).await {
+async fn ask(
+    appservice_queries: &QueryClient,
+    service: &Service,
+    request: Request<'_>,
+) -> Option<Value> {
+    match appservice_queries.question(service, request).await {
         Ok(answer) if answer.status.is_success() => answer.json().ok(),
         Ok(_) => None,
         Err(error) => {

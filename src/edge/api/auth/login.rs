@@ -97,7 +97,7 @@ pub(super) async fn login_types(
 }
 
 /// A proven user, and the proof.
-struct Proven {
+struct ProvenUser {
     user_id: OwnedUserId,
     /// When the password was set that was verified.
     password: Option<Offset>,
@@ -115,14 +115,14 @@ pub(super) async fn login(
     }
     let device_id = device_id_or_new(request.device_id)?;
     let display_name = short_name(request.initial_device_display_name)?;
-    let Proven { user_id, password, token } = match request.login_info {
+    let ProvenUser { user_id, password, token } = match request.login_info {
         LoginInfo::Password(password) => by_password(&cx.app, cx.client, password).await?,
         LoginInfo::Token(token) => {
             by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token.token)?
         }
         LoginInfo::ApplicationService(info) => {
             let user_id = by_application_service(&cx.app.engine, cx.caller.as_ref(), info)?;
-            Proven { user_id, password: None, token: None }
+            ProvenUser { user_id, password: None, token: None }
         }
         other => {
             let login_type = other.login_type().escape_debug();
@@ -188,7 +188,7 @@ fn by_application_service(
 }
 
 /// By what an administrator logs in to a page.
-pub(crate) enum By {
+pub(crate) enum LoginMethod {
     Password {
         user: String,
         password: String,
@@ -202,17 +202,19 @@ pub(crate) enum By {
 /// Logs an administrator in for a page and for some time; returns the access token.
 pub(crate) async fn administrator(
     cx: &Cx<Server, ()>,
-    by: By,
+    by: LoginMethod,
     device_name: &str,
     lifetime: Duration,
 ) -> Result<String, ApiError> {
-    let Proven { user_id, password, token } = match by {
-        By::Password { user, password } => {
+    let ProvenUser { user_id, password, token } = match by {
+        LoginMethod::Password { user, password } => {
             let user = UserIdentifier::Matrix(MatrixUserIdentifier::new(user));
             by_password(&cx.app, cx.client, login_v3::Password::new(user, password)).await?
         }
-        By::Token(token) => by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token)?,
-        By::Link(link) => by_link(cx.app.engine.clock(), &cx.app.signing.signer, &link)?,
+        LoginMethod::Token(token) => {
+            by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token)?
+        }
+        LoginMethod::Link(link) => by_link(cx.app.engine.clock(), &cx.app.signing.signer, &link)?,
     };
     rights::may_log_in(&cx.app.engine, &user_id)?;
     let standing = cx.app.engine.state().accounts.standing(&user_id).unwrap_or_default();
@@ -241,26 +243,30 @@ pub(crate) async fn administrator(
 }
 
 /// Whom a link or a token to the console logs in, if it is good; it may have been used.
-pub(crate) fn who_may_enter(clock: &Clock, signer: &Signer, by: &By) -> Option<OwnedUserId> {
+pub(crate) fn who_may_enter(
+    clock: &Clock,
+    signer: &Signer,
+    by: &LoginMethod,
+) -> Option<OwnedUserId> {
     let proven = match by {
-        By::Password { .. } => return None,
-        By::Token(token) => by_token(clock, signer, token),
-        By::Link(link) => by_link(clock, signer, link),
+        LoginMethod::Password { .. } => return None,
+        LoginMethod::Token(token) => by_token(clock, signer, token),
+        LoginMethod::Link(link) => by_link(clock, signer, link),
     };
     proven.ok().map(|proven| proven.user_id)
 }
 
-fn by_link(clock: &Clock, signer: &Signer, link: &str) -> Result<Proven, ApiError> {
+fn by_link(clock: &Clock, signer: &Signer, link: &str) -> Result<ProvenUser, ApiError> {
     let link = login_token::open_link(clock, signer, link)
         .ok_or_else(|| ApiError::forbidden("This link is not valid, or has expired."))?;
-    Ok(Proven { user_id: link.user_id.clone(), password: None, token: Some(link) })
+    Ok(ProvenUser { user_id: link.user_id.clone(), password: None, token: Some(link) })
 }
 
 async fn by_password(
     app: &Server,
     client: IpAddr,
     info: login_v3::Password,
-) -> Result<Proven, ApiError> {
+) -> Result<ProvenUser, ApiError> {
     if !app.config.login.password {
         return Err(ApiError::bad_request("There is no login by password here."));
     }
@@ -268,13 +274,13 @@ async fn by_password(
     let (user_id, password) =
         verified(&app.engine, &app.auth.passwords, client, claim, info.password).await?;
     app.auth.passwords.seen(&user_id, client);
-    Ok(Proven { user_id, password: Some(password), token: None })
+    Ok(ProvenUser { user_id, password: Some(password), token: None })
 }
 
-fn by_token(clock: &Clock, signer: &Signer, token: &str) -> Result<Proven, ApiError> {
+fn by_token(clock: &Clock, signer: &Signer, token: &str) -> Result<ProvenUser, ApiError> {
     let token = login_token::open(clock, signer, token)
         .ok_or_else(|| ApiError::forbidden("This login token is not valid, or has expired."))?;
-    Ok(Proven { user_id: token.user_id.clone(), password: None, token: Some(token) })
+    Ok(ProvenUser { user_id: token.user_id.clone(), password: None, token: Some(token) })
 }
 
 /// The user in a password login: in `identifier`, or in the older fields.

@@ -12,10 +12,10 @@ use crate::{
     http::{ApiError, Cx, Session},
 };
 use logcabin_decide::{
-    account::{SetPassword, Which},
+    account::{DeviceSet, SetPassword},
     threepid::ResetPassword,
 };
-use logcabin_service::uiaa::{Binding, Facts};
+use logcabin_service::uiaa::{Binding, RequestFacts};
 
 pub(super) async fn change_password(
     cx: Cx<Server, Option<Session>>,
@@ -30,7 +30,7 @@ pub(super) async fn change_password(
     let auth = request.auth.as_ref();
     confirm_identity(&cx.app, &session, cx.client, "password", &cx.body, auth).await?;
     let password = cx.app.auth.passwords.hash(request.new_password).await?;
-    let log_out = request.logout_devices.then_some(Which::AllBut(session.device_id));
+    let log_out = request.logout_devices.then_some(DeviceSet::AllBut(session.device_id));
     let user_id = session.user_id;
     cx.propose(SetPassword { user_id, password, log_out }).await?.into_inner();
     Ok(change_password_v3::Response::new())
@@ -47,7 +47,7 @@ async fn reset_password(
         return Err(ApiError::missing_token());
     }
     check_password(&cx.app.config.passwords, "", &request.new_password)?;
-    let facts = Facts { user_id: None, registers: false, client: cx.client };
+    let facts = RequestFacts { user_id: None, registers: false, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
         uiaa::authenticate(&cx.app, "password", Binding::Body(&cx.body), auth, offer.into(), facts)
@@ -56,7 +56,7 @@ async fn reset_password(
     let user_id = find_account(&cx.app.engine, &proof.threepid).ok_or_else(auth_failed)?;
     check_password(&cx.app.config.passwords, user_id.localpart(), &request.new_password)?;
     let password = cx.app.auth.passwords.hash(request.new_password).await?;
-    let log_out = request.logout_devices.then_some(Which::All);
+    let log_out = request.logout_devices.then_some(DeviceSet::All);
     let set = SetPassword { user_id, password, log_out };
     cx.propose(ResetPassword { set, proof }).await?.into_inner();
     Ok(change_password_v3::Response::new())

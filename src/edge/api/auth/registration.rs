@@ -29,7 +29,7 @@ use logcabin_base::clock::{millis, random_bytes};
 use logcabin_config as config;
 use logcabin_decide::{
     Refusal,
-    account::{Login, Met, Register, UpgradeGuest},
+    account::{Login, MetRequirements, Register, UpgradeGuest},
 };
 use logcabin_engine::Rejected;
 use logcabin_outside::appservice::Service;
@@ -39,7 +39,7 @@ use logcabin_record::{
 };
 use logcabin_service::{
     accounts::names::{device_id_or_new, is_registration_token, new_user_id_of, short_name},
-    uiaa::{Authenticated, Binding, Denied, Facts, Parameters, Proof},
+    uiaa::{Authenticated, Binding, Denied, Parameters, Proof, RequestFacts},
 };
 
 type Caller = Cx<Server, Option<Appservice>>;
@@ -81,7 +81,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     }
 
     let offer = cx.app.auth.stages.registration.clone();
-    let facts = Facts { user_id: upgraded.clone(), registers: true, client: cx.client };
+    let facts = RequestFacts { user_id: upgraded.clone(), registers: true, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
         uiaa::authenticate(&cx.app, "register", Binding::Endpoint(parameters), auth, offer, facts)
@@ -100,7 +100,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
         }
         (None, None) => new_user_id(&cx.app)?,
     };
-    let Beginning { password, login, session } = beginning(&cx.app, &user_id, request).await?;
+    let AccountSetup { password, login, session } = beginning(&cx.app, &user_id, request).await?;
     let met = met(&authenticated, cx.app.engine.clock().now_ms());
     let outcome = if upgraded.is_some() {
         let proposal = UpgradeGuest { user_id: user_id.clone(), password, login, met };
@@ -166,13 +166,15 @@ async fn register_for_service(
     if let Some(password) = &request.password {
         check_password(&cx.app.config.passwords, user_id.localpart(), password)?;
     }
-    let Beginning { password, login, session } = beginning(&cx.app, &user_id, request).await?;
-    cx.propose(new_account(&user_id, password, login, Met::default())).await?.into_inner();
+    let AccountSetup { password, login, session } = beginning(&cx.app, &user_id, request).await?;
+    cx.propose(new_account(&user_id, password, login, MetRequirements::default()))
+        .await?
+        .into_inner();
     answer(cx, user_id, session).await
 }
 
 /// The initial data of an account, and the response about it.
-struct Beginning {
+struct AccountSetup {
     password: Option<Secret>,
     login: Option<Login>,
     session: Option<(NewTokens, OwnedDeviceId)>,
@@ -182,13 +184,13 @@ async fn beginning(
     app: &Server,
     user_id: &UserId,
     request: register_v3::Request,
-) -> Result<Beginning, ApiError> {
+) -> Result<AccountSetup, ApiError> {
     let password = match request.password {
         Some(password) => Some(app.auth.passwords.hash(password).await?),
         None => None,
     };
     if request.inhibit_login {
-        return Ok(Beginning { password, login: None, session: None });
+        return Ok(AccountSetup { password, login: None, session: None });
     }
     let tokens = NewTokens::make(app, request.refresh_token);
     let device_id = device_id_or_new(request.device_id)?;
@@ -199,14 +201,14 @@ async fn beginning(
         tokens: tokens.hashes(),
         verified: None,
     };
-    Ok(Beginning { password, login: Some(login), session: Some((tokens, device_id)) })
+    Ok(AccountSetup { password, login: Some(login), session: Some((tokens, device_id)) })
 }
 
 fn new_account(
     user_id: &UserId,
     password: Option<Secret>,
     login: Option<Login>,
-    met: Met,
+    met: MetRequirements,
 ) -> Register {
     Register {
         user_id: user_id.to_owned(),
@@ -240,7 +242,7 @@ async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Js
         password: None,
         display_name: Some(user_id.localpart().to_owned()),
         login: Some(login),
-        met: Met::default(),
+        met: MetRequirements::default(),
     };
     cx.propose(proposal).await?.into_inner();
     answer(cx, user_id, Some((tokens, device_id))).await
@@ -282,8 +284,8 @@ fn must_be_open(
 }
 
 /// The proofs that are kept with the account.
-fn met(authenticated: &Authenticated, now_ms: u64) -> Met {
-    let mut met = Met { now_ms, ..Met::default() };
+fn met(authenticated: &Authenticated, now_ms: u64) -> MetRequirements {
+    let mut met = MetRequirements { now_ms, ..MetRequirements::default() };
     for proof in authenticated.proofs() {
         match proof {
             Proof::Token(token) => met.requirements.registration_token = Some(*token),

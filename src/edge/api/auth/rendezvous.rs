@@ -20,7 +20,7 @@ use crate::{
     http::{ApiError, Body, Caller, Cx, ErrorCode, Json, Reply, Session, endpoint},
 };
 use logcabin_base::limits;
-use logcabin_service::rendezvous::{Meeting, WriteError};
+use logcabin_service::rendezvous::{RendezvousSession, WriteError};
 
 /// A text for the other device.
 #[derive(Deserialize)]
@@ -241,7 +241,7 @@ fn plain_text(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-fn tag(meeting: &Meeting) -> String {
+fn tag(meeting: &RendezvousSession) -> String {
     format!("\"{}\"", meeting.writing)
 }
 
@@ -251,7 +251,7 @@ fn tags(value: &HeaderValue) -> impl Iterator<Item = u64> + '_ {
     tags.filter_map(|tag| tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"').parse().ok())
 }
 
-fn described(reply: Reply, meeting: &Meeting) -> Reply {
+fn described(reply: Reply, meeting: &RendezvousSession) -> Reply {
     let date = |ms| {
         let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms));
         httpdate::fmt_http_date(time.unwrap_or(SystemTime::UNIX_EPOCH))

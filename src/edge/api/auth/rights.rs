@@ -9,7 +9,7 @@ use crate::{
     http::{ApiError, ErrorCode, OpenTo, Session},
 };
 use logcabin_engine::Engine;
-use logcabin_state::Standing;
+use logcabin_state::AccountStatus;
 
 /// Refuses callers to whom the endpoint is not open.
 pub(crate) fn admit(engine: &Engine, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
@@ -17,14 +17,14 @@ pub(crate) fn admit(engine: &Engine, session: &Session, open_to: OpenTo) -> Resu
     let standing = engine.state().accounts.standing(&session.user_id).unwrap_or_default();
     check_scope(engine, session, open_to)?;
     match standing {
-        Standing { deactivated: Some(_), .. } => Err(deactivated()),
-        Standing { locked: true, .. } if !open_to.locked => Err(locked()),
-        Standing { suspended: true, .. } if !open_to.suspended => Err(suspended()),
-        Standing { guest: true, .. } if !open_to.guests => Err(ApiError::new(
+        AccountStatus { deactivated: Some(_), .. } => Err(deactivated()),
+        AccountStatus { locked: true, .. } if !open_to.locked => Err(locked()),
+        AccountStatus { suspended: true, .. } if !open_to.suspended => Err(suspended()),
+        AccountStatus { guest: true, .. } if !open_to.guests => Err(ApiError::new(
             ErrorCode::GuestAccessForbidden,
             "Guests may not do this: register an account first.",
         )),
-        Standing { admin: false, .. } if open_to.administrators_only => {
+        AccountStatus { admin: false, .. } if open_to.administrators_only => {
             Err(ApiError::forbidden("You do not administer this server."))
         }
         _ if open_to.administrators_only && !may_administer(engine, session, open_to) => {
@@ -37,8 +37,8 @@ pub(crate) fn admit(engine: &Engine, session: &Session, open_to: OpenTo) -> Resu
 /// Refuses users who may have no session: their account is deactivated or locked.
 pub(crate) fn may_log_in(engine: &Engine, user_id: &UserId) -> Result<(), ApiError> {
     match engine.state().accounts.standing(user_id).unwrap_or_default() {
-        Standing { deactivated: Some(_), .. } => Err(deactivated()),
-        Standing { locked: true, .. } => Err(locked()),
+        AccountStatus { deactivated: Some(_), .. } => Err(deactivated()),
+        AccountStatus { locked: true, .. } => Err(locked()),
         _ => Ok(()),
     }
 }

@@ -21,7 +21,7 @@ use crate::{
 use logcabin_base::{clock::Clock, signed::Signer};
 use logcabin_decide::{
     Refusal,
-    account::{ConfirmTokens, Refresh, RemoveDevices, Which},
+    account::{ConfirmTokens, DeviceSet, Refresh, RemoveDevices},
     oauth::ConfirmGrant,
 };
 use logcabin_engine::{Durable, Engine, Rejected};
@@ -188,7 +188,7 @@ pub(super) async fn logout(
     cx: Cx<Server>,
     _: logout_v3::Request,
 ) -> Result<logout_v3::Response, ApiError> {
-    let which = Which::These(vec![cx.caller.device()?.clone()]);
+    let which = DeviceSet::These(vec![cx.caller.device()?.clone()]);
     cx.propose(RemoveDevices { user_id: cx.caller.user_id.clone(), which }).await?.into_inner();
     Ok(logout_v3::Response::new())
 }
@@ -198,7 +198,7 @@ pub(super) async fn logout_all(
     _: logout_all_v3::Request,
 ) -> Result<logout_all_v3::Response, ApiError> {
     let user_id = cx.caller.user_id.clone();
-    cx.propose(RemoveDevices { user_id, which: Which::All }).await?.into_inner();
+    cx.propose(RemoveDevices { user_id, which: DeviceSet::All }).await?.into_inner();
     Ok(logout_all_v3::Response::new())
 }
 

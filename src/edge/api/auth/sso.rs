@@ -43,7 +43,7 @@ const VERIFIER: &str = "sso verifier";
 
 /// Why a browser was sent to a provider.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::api) enum Errand {
+pub(in crate::api) enum SsoPurpose {
     /// To log in, and return to the client with a login token.
     Login { redirect_url: Url },
     /// To sign in to this server's own pages, and go on there.
@@ -57,10 +57,10 @@ pub(in crate::api) enum Errand {
 
 /// A browser at a provider.
 #[derive(Serialize, Deserialize)]
-pub(in crate::api) struct Trip {
+pub(in crate::api) struct SsoAttempt {
     pub(in crate::api) state: String,
     pub(in crate::api) provider: String,
-    pub(in crate::api) errand: Errand,
+    pub(in crate::api) errand: SsoPurpose,
 }
 
 /// The address to which providers send browsers back.
@@ -72,18 +72,18 @@ pub fn callback(server: &config::Server) -> String {
 pub(in crate::api) async fn set_out(
     app: &Server,
     provider: &Provider,
-    errand: Errand,
+    errand: SsoPurpose,
 ) -> Result<Reply, ApiError> {
     // The browser comes back to the node that has the session which it confirms.
     let tag = match &errand {
-        Errand::Confirm { session, .. } => Tag::in_id(session).map(Tag::of),
+        SsoPurpose::Confirm { session, .. } => Tag::in_id(session).map(Tag::of),
         _ => None,
     };
     let state = tag.unwrap_or_default().mark(random_token());
     let (nonce, verifier) = secrets(&app.signing.signer, &state);
     let url = provider.begin(state.clone(), nonce, verifier).await;
     let url = url.map_err(|error| of_provider(provider, &error))?;
-    let trip = Trip { state, provider: provider.id().to_owned(), errand };
+    let trip = SsoAttempt { state, provider: provider.id().to_owned(), errand };
     let signed = signed(app.engine.clock(), &app.signing.signer, TRIP, &trip)?;
     if signed.len() > COOKIE_BYTES {
         return Err(ApiError::bad_request("The address of the app is too long for this."));

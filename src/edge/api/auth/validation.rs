@@ -32,7 +32,7 @@ use crate::{
     api::{
         browser::page::{AnyBrowser, Page, refusal},
         server::Server,
-        server::told::Told,
+        server::node_message::NodeMessage,
     },
     http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint, read_query},
 };
@@ -80,7 +80,7 @@ impl From<Invalid> for ApiError {
 }
 
 /// A client's request.
-struct Asked {
+struct TokenRequest {
     client: IpAddr,
     purpose: Purpose,
     threepid: Threepid,
@@ -101,7 +101,7 @@ macro_rules! request_token {
             check_offered(&cx.app, purpose, Medium::Email)?;
             let threepid = threepid?;
             let client = cx.client;
-            let asked = Asked { client, purpose, threepid, client_secret, send_attempt, next_link };
+            let asked = TokenRequest { client, purpose, threepid, client_secret, send_attempt, next_link };
             Ok($api::Response::new(request_validation(&cx.app, cx.origin(), asked).await?))
         })+
         $(pub(super) async fn $phone(
@@ -114,7 +114,7 @@ macro_rules! request_token {
             check_offered(&cx.app, purpose, Medium::Msisdn)?;
             let threepid = threepid?;
             let client = cx.client;
-            let asked = Asked { client, purpose, threepid, client_secret, send_attempt, next_link };
+            let asked = TokenRequest { client, purpose, threepid, client_secret, send_attempt, next_link };
             let mut response = $phone_api::Response::new(request_validation(&cx.app, cx.origin(), asked).await?);
             // A code is typed into the app, which submits it here.
             response.submit_url = Some(submit_url(&cx.app.config.server));
@@ -156,7 +156,7 @@ fn check_offered(app: &Server, purpose: Purpose, medium: Medium) -> Result<(), A
 async fn request_validation(
     app: &Arc<Server>,
     origin: Origin,
-    asked: Asked,
+    asked: TokenRequest,
 ) -> Result<OwnedSessionId, ApiError> {
     let app = Arc::clone(app);
     if asked.purpose != Purpose::Account {
@@ -194,14 +194,15 @@ pub(in crate::api) async fn request_for_page(
         .map_err(|error| ApiError::internal(error.to_string()))?;
     let send_attempt = UInt::from(1_u32);
     let client = cx.client;
-    let asked = Asked { client, purpose, threepid, client_secret, send_attempt, next_link: None };
+    let asked =
+        TokenRequest { client, purpose, threepid, client_secret, send_attempt, next_link: None };
     Ok(request_validation(&cx.app, cx.origin(), asked).await?.to_string())
 }
 
 /// Records the request and sends the message once that is durable. Returns the validation's session
 /// id.
-async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, ApiError> {
-    let Asked { client, purpose, threepid, client_secret, send_attempt, next_link } = asked;
+async fn deliver(app: &Server, origin: Origin, asked: TokenRequest) -> Result<String, ApiError> {
+    let TokenRequest { client, purpose, threepid, client_secret, send_attempt, next_link } = asked;
     let (client_secret, send_attempt) = (client_secret.as_str(), u64::from(send_attempt));
     let secret = TokenHash::of(client_secret);
     let lock = app.auth.deliveries.lock((threepid.clone(), purpose, secret));
@@ -235,7 +236,7 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
     // affects this validation.
     if proposal.sends(&app.engine.state()) {
         app.notices.count(client).map_err(ApiError::limit_exceeded)?;
-        app.tell_others(&Told::Notice { client });
+        app.tell_others(&NodeMessage::Notice { client });
     }
     let requested = app.engine.propose(origin.clone(), proposal).await?.into_inner();
     let Requested { sid, send } = requested;

@@ -10,7 +10,7 @@ use http::{
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::http::{Access, ApiError, Gate, Refusal, Reply, Who};
+use crate::http::{Access, ApiError, CallerIdentity, ErrorRenderer, Gate, Reply};
 use logcabin_base::clock::random_bytes;
 
 const STYLE: &str = include_str!("page.css");
@@ -143,9 +143,9 @@ pub(crate) struct AnyBrowser;
 impl Gate for AnyBrowser {
     type Caller = ();
     const ACCESS: Access = Access::None;
-    const REFUSAL: Option<Refusal> = Some(refusal);
+    const REFUSAL: Option<ErrorRenderer> = Some(refusal);
 
-    fn caller(_: Who) -> Option<()> {
+    fn caller(_: CallerIdentity) -> Option<()> {
         Some(())
     }
 }

@@ -8,7 +8,7 @@ use crate::{
         browser::page::AnyBrowser,
         oauth::{
             browser::see,
-            own::{self, Attempt},
+            console_client::{self, Attempt},
         },
         server::Server,
     },
@@ -20,29 +20,29 @@ use logcabin_service::oauth::CONSOLE_CALLBACK;
 
 endpoint! {
     /// The way to the pages for signing in.
-    pub(super) struct SetOut = GET "/_logcabin/console/sign_in";
+    pub(super) struct BeginSignIn = GET "/_logcabin/console/sign_in";
     for AnyBrowser;
     {}
 }
 
 endpoint! {
     /// The way back from there.
-    pub(super) struct Arrive = GET "/_logcabin/console/callback";
+    pub(super) struct SignInCallback = GET "/_logcabin/console/callback";
     for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
-pub(super) async fn set_out(cx: Cx<Server, ()>, _: SetOut) -> Result<Reply, ApiError> {
+pub(super) async fn set_out(cx: Cx<Server, ()>, _: BeginSignIn) -> Result<Reply, ApiError> {
     served(&cx.app.config.console)?;
     let attempt = Attempt::begin();
     let cookie = cookie(&cx.app.config.server, attempt.secret(), limits::CONSOLE_LOGIN.as_secs())?;
     Ok(see(&attempt.location(&cx.app)?)?.with_header(SET_COOKIE, cookie))
 }
 
-pub(super) async fn arrive(cx: Cx<Server, ()>, request: Arrive) -> Result<Reply, ApiError> {
+pub(super) async fn arrive(cx: Cx<Server, ()>, request: SignInCallback) -> Result<Reply, ApiError> {
     served(&cx.app.config.console)?;
     let forget = cookie(&cx.app.config.server, "", 0)?;
-    let reply = match own::arrive(&cx, &request.headers).await {
+    let reply = match console_client::arrive(&cx, &request.headers).await {
         Ok(token) => {
             let seconds = limits::CONSOLE_SESSION.as_secs();
             let cookie = login::set_cookie(&cx.app.config.server, &token, seconds)?;
@@ -61,5 +61,5 @@ fn cookie(server: &config::Server, value: &str, seconds: u64) -> Result<HeaderVa
     // The browser comes back from a page of the same site; but from where it came before that, it
     // may have been another.
     let limits = format!("Path={CONSOLE_CALLBACK}; SameSite=Lax");
-    login::cookie(server, &format!("{}={value}", own::COOKIE_NAME), &limits, seconds)
+    login::cookie(server, &format!("{}={value}", console_client::COOKIE_NAME), &limits, seconds)
 }

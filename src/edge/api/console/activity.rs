@@ -15,7 +15,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::metrics::LATENCY;
-use logcabin_ops::history::look::grouped;
+use logcabin_ops::history::terminal::grouped;
 use logcabin_service::{samples::Sample, tally::HOURS};
 
 const WEEKDAYS: [&str; 7] =
@@ -44,7 +44,7 @@ pub(super) async fn page(cx: Cx<Server, Visitor>, _: Activity) -> Result<Reply, 
 
 fn body(app: &Server) -> Markup {
     let now_ms = app.engine.clock().now_ms();
-    let week = app.tally.look(|counts| Week::of(&counts.hours, now_ms / 3_600_000));
+    let week = app.tally.look(|counts| WeeklyPattern::of(&counts.hours, now_ms / 3_600_000));
     let column = |name: String, value: f64| Column { name, value, leads_to: None };
     let hours: Vec<_> =
         (0..24).map(|hour| column(format!("{hour:02}:00"), week.of_hour(hour))).collect();
@@ -71,13 +71,13 @@ fn body(app: &Server) -> Markup {
 
 /// The mean number of events in each hour of a week.
 #[derive(Debug)]
-struct Week {
+struct WeeklyPattern {
     hours: [f64; WEEK],
     all: u64,
     weeks: f64,
 }
 
-impl Week {
+impl WeeklyPattern {
     /// From the events of each hour since 1970, up to now.
     fn of(counted: &BTreeMap<u64, u64>, now: u64) -> Self {
         let from = now.saturating_sub(HOURS - 1);
@@ -175,7 +175,7 @@ fn delays(hour: &[Sample], day: &[Sample], now_ms: u64) -> Markup {
         let pairs = samples.iter().zip(samples.iter().skip(1));
         let points = pairs.filter(|(_, after)| after.at_ms >= from_ms).map(|(before, after)| {
             let is_gap = after.at_ms.saturating_sub(before.at_ms) > length_ms / 60;
-            let within = Within::between(before, after).filter(|_| !is_gap);
+            let within = LatencyBuckets::between(before, after).filter(|_| !is_gap);
             (after.at_ms, within.and_then(|within| within.quantile(part)))
         });
         let points = points.collect();
@@ -202,7 +202,7 @@ fn spread(day: &[Sample], hour: &[Sample]) -> Markup {
     let mut sums = [0.0; LATENCY.len()];
     let samples: Vec<_> = day.iter().chain(hour.last()).collect();
     for (before, after) in samples.iter().zip(samples.iter().skip(1)) {
-        let Some(Within(within)) = Within::between(before, after) else { continue };
+        let Some(LatencyBuckets(within)) = LatencyBuckets::between(before, after) else { continue };
         let mut below = 0.0;
         for (sum, within) in sums.iter_mut().zip(within) {
             *sum += within - below;
@@ -218,9 +218,9 @@ fn spread(day: &[Sample], hour: &[Sample]) -> Markup {
 }
 
 /// How many answers were within each of [`LATENCY`].
-struct Within([f64; LATENCY.len()]);
+struct LatencyBuckets([f64; LATENCY.len()]);
 
-impl Within {
+impl LatencyBuckets {
     /// Between two samples; none if the server was started in between, or nothing was answered.
     fn between(before: &Sample, after: &Sample) -> Option<Self> {
         let mut within = after.delays_within;
@@ -248,7 +248,7 @@ mod tests {
         // 2026-03-02, a Monday, 09:00.
         let monday = 1_772_442_000 / 3600;
         let counted = BTreeMap::from([(monday - 168, 10), (monday, 30), (monday + 25, 7)]);
-        let week = Week::of(&counted, monday + 26);
+        let week = WeeklyPattern::of(&counted, monday + 26);
         assert_eq!((week.at(0, 9), week.at(1, 10), week.all), (20.0, 3.5, 47));
         assert_eq!((week.of_day(0), week.of_hour(9)), (20.0, 20.0 / 7.0));
         let drawn = week.drawn().into_string();
@@ -256,9 +256,9 @@ mod tests {
         let listed = week.listed().into_string();
         assert!(listed.contains("<td data-label=\"Tuesday\">3.50</td>"), "{listed}");
         // What is older than eight weeks does not count, and an empty log can be drawn.
-        let later = Week::of(&counted, monday + HOURS + 26);
+        let later = WeeklyPattern::of(&counted, monday + HOURS + 26);
         assert_eq!(later.all, 0);
-        let empty = Week::of(&BTreeMap::new(), monday).drawn().into_string();
+        let empty = WeeklyPattern::of(&BTreeMap::new(), monday).drawn().into_string();
         assert!(!empty.contains("NaN"), "{empty}");
     }
 
@@ -270,12 +270,12 @@ mod tests {
             Sample { delays_within, ..Sample::default() }
         };
         let (before, after) = (sample([5.0, 5.0, 5.0]), sample([65.0, 104.0, 105.0]));
-        let within = Within::between(&before, &after).expect("answers");
+        let within = LatencyBuckets::between(&before, &after).expect("answers");
         assert_eq!(within.quantile(0.5), Some(LATENCY[0]));
         assert_eq!(within.quantile(0.99), Some(LATENCY[1]));
         assert_eq!(within.quantile(1.0), Some(LATENCY[2]));
-        assert!(Within::between(&after, &before).is_none(), "it was started again");
-        assert!(Within::between(&after, &after).is_none(), "nothing was answered");
+        assert!(LatencyBuckets::between(&after, &before).is_none(), "it was started again");
+        assert!(LatencyBuckets::between(&after, &after).is_none(), "nothing was answered");
         let drawn = delays(&[before, after], &[], 0).into_string();
         assert!(!drawn.contains("NaN"), "{drawn}");
     }

@@ -20,8 +20,8 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_ops::admin::{
     act::{Act as _, Order, Outcome},
+    context::ActError,
     form::{Field, Form, Kind},
-    office::ActError,
     proofs::Prove,
     registry,
 };
@@ -171,9 +171,9 @@ async fn carry_out(
     name: String,
     order: Order<Value>,
 ) -> Result<Result<Outcome<Value>, ActError>, ApiError> {
-    let office = Arc::clone(&cx.app.office);
+    let context = Arc::clone(&cx.app.context);
     let origin = cx.called_by(visitor.session().clone()).origin();
-    let work = async move { registry::carry_out(&name, order, &office, origin).await };
+    let work = async move { registry::carry_out(&name, order, &context, origin).await };
     tokio::spawn(work).await.map_err(ApiError::internal)
 }
 

@@ -17,12 +17,12 @@ use crate::{
 };
 use logcabin_base::metrics::{Disk, Label as _};
 use logcabin_ops::history::{
-    look::{bytes, grouped},
     moment::Time,
+    terminal::{bytes, grouped},
 };
 use logcabin_service::{
     growth::{Sizes, days_left},
-    tally::{Amount, Counts, Named},
+    tally::{Amount, Counts, NamedAmounts},
 };
 
 /// How many kinds, rooms and users are listed.
@@ -188,7 +188,7 @@ fn row(name: Markup, amount: &Amount, most: u64) -> Vec<Markup> {
 }
 
 fn named(
-    all: &Named,
+    all: &NamedAmounts,
     others: &str,
     link: impl Fn(&str) -> Markup,
     (name, counted): (&str, &str),

@@ -17,12 +17,12 @@ use logcabin_config as config;
 use logcabin_engine::Engine;
 use logcabin_ops::{
     admin::federation::{
-        DestinationDetails, DestinationRow, Destinations, RefusedEvents, SharedRoom, Waiting,
+        DestinationDetails, DestinationRow, Destinations, RefusedEvents, SharedRoom, WaitingEvents,
         destination, destinations, refused_events,
     },
-    history::look::{duration, grouped},
+    history::terminal::{duration, grouped},
 };
-use logcabin_record::command::{AsideItem, Failing};
+use logcabin_record::command::{Failing, SetAsideItem};
 
 /// How many of the refused events the first page shows.
 const REFUSED: usize = 20;
@@ -61,8 +61,8 @@ pub(super) async fn overview(
 ) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
     show(&cx, ("Federation", "federation"), |app| {
-        let found = destinations(&app.office, from, limits::CONSOLE_ROWS)?;
-        let refused = refused_events(&app.office, 0, REFUSED)?;
+        let found = destinations(&app.context, from, limits::CONSOLE_ROWS)?;
+        let refused = refused_events(&app.context, 0, REFUSED)?;
         Ok(html! {
             (state(&app.engine, &found))
             h2 { "Homeservers" }
@@ -74,7 +74,7 @@ pub(super) async fn overview(
                 p.pages { a href="/_logcabin/console/federation/refused" { "All of them" } }
             }
             h2 { "Who may federate" }
-            (rules(&app.office.federation))
+            (rules(&app.context.federation))
         })
     })
     .await
@@ -83,7 +83,7 @@ pub(super) async fn overview(
 pub(super) async fn one(cx: Cx<Server, Visitor>, request: OneServer) -> Result<Reply, ApiError> {
     let title = format!("Homeserver {}", short(&request.server));
     show(&cx, (&title, "federation"), |app| {
-        let found = destination(&app.office, &request.server, limits::CONSOLE_ROWS)?;
+        let found = destination(&app.context, &request.server, limits::CONSOLE_ROWS)?;
         Ok(details(&found, app.engine.clock().now_ms()))
     })
     .await
@@ -92,7 +92,7 @@ pub(super) async fn one(cx: Cx<Server, Visitor>, request: OneServer) -> Result<R
 pub(super) async fn refused(cx: Cx<Server, Visitor>, request: Refused) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
     show(&cx, ("Refused events", "federation"), |app| {
-        let found = refused_events(&app.office, from, limits::CONSOLE_ROWS)?;
+        let found = refused_events(&app.context, from, limits::CONSOLE_ROWS)?;
         let shown = found.events.len();
         Ok(html! {
             (refused_table(&found))
@@ -110,7 +110,7 @@ pub(super) async fn refused(cx: Cx<Server, Visitor>, request: Refused) -> Result
 pub(super) async fn keys(cx: Cx<Server, Visitor>, request: Keys) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
     show(&cx, ("Keys of homeservers", "federation"), |app| {
-        let peers = &app.engine.state().peers;
+        let peers = &app.engine.state().federation_keys;
         let now_ms = app.engine.clock().now_ms();
         let rows: Vec<_> = peers
             .page(from, limits::CONSOLE_ROWS)
@@ -143,7 +143,7 @@ pub(super) async fn keys(cx: Cx<Server, Visitor>, request: Keys) -> Result<Reply
 }
 
 fn state(engine: &Engine, found: &Destinations) -> Markup {
-    let known = engine.state().peers.len();
+    let known = engine.state().federation_keys.len();
     html! {
         @if !found.is_on {
             p.bad role="status" { "Federation is off: nothing is delivered." }
@@ -195,7 +195,7 @@ fn rows(found: &Destinations, now_ms: u64) -> Markup {
 /// What can be done about a homeserver.
 const ACTS: &[&str] = &["retry-destination", "reset-destination"];
 
-fn waiting(waiting: &Waiting) -> Markup {
+fn waiting(waiting: &WaitingEvents) -> Markup {
     html! {
         (grouped(waiting.events as u64)) @if waiting.and_more { " or more" }
         @if waiting.events > 0 { ", in " (grouped(waiting.records)) " records" }
@@ -282,8 +282,8 @@ fn details(found: &DestinationDetails, now_ms: u64) -> Markup {
     }
 }
 
-fn aside(items: &[AsideItem]) -> Markup {
-    let row = |of: &AsideItem| {
+fn aside(items: &[SetAsideItem]) -> Markup {
+    let row = |of: &SetAsideItem| {
         vec![
             html! { (at_second(of.at_ms)) },
             of.record.map_or_else(|| html! { "–" }, record),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{
-        admin::changes::{self, Form, Wanted},
+        admin::changes::{self, FeedFormat, FeedRequest},
         server::Server,
     },
     http::{ApiError, Cx, Reply, endpoint},
@@ -56,7 +56,7 @@ endpoint! {
 }
 
 /// The records of one page, from the newest on.
-struct Found {
+struct FoundRecords {
     records: Vec<Record>,
     /// The last record that was examined, if there are more before it.
     left: Option<Offset>,
@@ -122,7 +122,7 @@ fn table(records: &[Record]) -> Markup {
 }
 
 /// The newest records up to `newest` that are selected: a page of them, among a bounded number.
-fn find(engine: &Engine, selection: &Selection, newest: Offset) -> Result<Found, ReadError> {
+fn find(engine: &Engine, selection: &Selection, newest: Offset) -> Result<FoundRecords, ReadError> {
     const CHUNK: u64 = 128;
     let (mut records, mut last, mut examined) = (Vec::new(), newest.get(), 0);
     while last > 0 && examined < limits::CONSOLE_LOOK {
@@ -138,12 +138,12 @@ fn find(engine: &Engine, selection: &Selection, newest: Offset) -> Result<Found,
                 records.push(record);
                 if records.len() >= limits::CONSOLE_RECORDS {
                     let left = (last > 0).then(|| Offset::new(last + 1));
-                    return Ok(Found { records, left });
+                    return Ok(FoundRecords { records, left });
                 }
             }
         }
     }
-    Ok(Found { records, left: (last > 0).then(|| Offset::new(last + 1)) })
+    Ok(FoundRecords { records, left: (last > 0).then(|| Offset::new(last + 1)) })
 }
 
 pub(super) async fn one(cx: Cx<Server, Visitor>, request: RecordPage) -> Result<Reply, ApiError> {
@@ -219,6 +219,6 @@ fn decided(view: &RecordView) -> Option<&str> {
 pub(super) async fn live(cx: Cx<Server, Visitor>, request: Live) -> Result<Reply, ApiError> {
     let session = cx.caller.session().clone();
     let Live { kind, room, user, headers } = request;
-    let wanted = Wanted { from: None, since: None, follow: true, room, user, kind, headers };
-    changes::open(Arc::clone(&cx.app), session, cx.shutdown.clone(), &wanted, Form::Events)
+    let wanted = FeedRequest { from: None, since: None, follow: true, room, user, kind, headers };
+    changes::open(Arc::clone(&cx.app), session, cx.shutdown.clone(), &wanted, FeedFormat::Events)
 }

@@ -14,11 +14,11 @@ use crate::{
         addresses::{CONSOLE_LOGIN, CONSOLE_SIGN_IN},
         auth::{
             grants::grant_of,
-            login::{self, By},
+            login::{self, LoginMethod},
             session,
         },
         browser::page::{AnyBrowser, Page},
-        oauth::own,
+        oauth::console_client,
         server::Server,
     },
     http::{ApiError, Body, Cx, Received, Reply, endpoint},
@@ -26,7 +26,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_config as config;
 use logcabin_decide::{
-    account::{RemoveDevices, Which},
+    account::{DeviceSet, RemoveDevices},
     oauth::EndGrants,
 };
 use logcabin_record::command::GrantEnd;
@@ -48,7 +48,7 @@ endpoint! {
 
 endpoint! {
     /// The button that ends the session.
-    pub(super) struct Leave = POST "/_logcabin/console/logout";
+    pub(super) struct LogOut = POST "/_logcabin/console/logout";
     for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
     { headers: HeaderMap = headers }
@@ -73,7 +73,11 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply
         (None, None) => return Ok(form(&cx.app, "", None)),
     };
     // Only the form uses the link up: programs that look at links do not send it.
-    let by = if name == "link" { By::Link(value.clone()) } else { By::Token(value.clone()) };
+    let by = if name == "link" {
+        LoginMethod::Link(value.clone())
+    } else {
+        LoginMethod::Token(value.clone())
+    };
     let Some(user_id) = login::who_may_enter(cx.app.engine.clock(), &cx.app.signing.signer, &by)
     else {
         let error = ApiError::forbidden("This link is not valid, or has expired.");
@@ -92,7 +96,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply
 pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Reply {
     let body = html! {
         @if let Some(error) = refused { p.bad role="alert" { (error.message()) } }
-        @if own::is_possible(app) {
+        @if console_client::is_possible(app) {
             a.button.second href={ (app.config.server.url()) (CONSOLE_SIGN_IN) } {
                 "Log in with your account"
             }
@@ -130,9 +134,9 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: LoginForm) -> Result<Rep
     let (link, token) = (field("link"), field("token"));
     let (user, password) = (field("user").trim().to_owned(), field("password"));
     let by = match (link.is_empty(), token.is_empty()) {
-        (false, _) => By::Link(link),
-        (true, false) => By::Token(token),
-        (true, true) => By::Password { user: user.clone(), password },
+        (false, _) => LoginMethod::Link(link),
+        (true, false) => LoginMethod::Token(token),
+        (true, true) => LoginMethod::Password { user: user.clone(), password },
     };
     let lifetime = limits::CONSOLE_SESSION;
     match login::administrator(&cx, by, "Logcabin console", lifetime).await {
@@ -170,7 +174,7 @@ pub(super) fn cookie(
     HeaderValue::from_str(&text).map_err(ApiError::internal)
 }
 
-pub(super) async fn leave(cx: Cx<Server, ()>, request: Leave) -> Result<Reply, ApiError> {
+pub(super) async fn leave(cx: Cx<Server, ()>, request: LogOut) -> Result<Reply, ApiError> {
     served(&cx.app.config.console)?;
     of_this_site(&request.headers)?;
     let forget = set_cookie(&cx.app.config.server, "", 0)?;
@@ -178,7 +182,7 @@ pub(super) async fn leave(cx: Cx<Server, ()>, request: Leave) -> Result<Reply, A
         && let Ok(session) = session::of_token(&cx.app, token).await
     {
         let user_id = session.user_id.clone();
-        let which = Which::These(vec![session.device_id.clone()]);
+        let which = DeviceSet::These(vec![session.device_id.clone()]);
         let grant = grant_of(&cx.app.engine, &session);
         let cx = cx.called_by(session);
         match grant {

@@ -12,8 +12,8 @@ use logcabin_ops::{
     admin::registry,
     history::{
         HistoryError,
-        look::clean,
         moment::{Moment, Time, last_until},
+        terminal::clean,
     },
 };
 use logcabin_record::Offset;

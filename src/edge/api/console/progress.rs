@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::parts::{room, table};
 use logcabin_base::progress::{self, Progress};
-use logcabin_ops::history::look::{duration, grouped};
+use logcabin_ops::history::terminal::{duration, grouped};
 
 /// What is under way of these kinds; nothing if nothing is.
 pub(super) fn progress_of(kinds: &[&str]) -> Markup {

@@ -136,17 +136,17 @@ fn look(engine: &Engine, wanted: &str) -> Result<Graph, ApiError> {
     let head = engine.head().offset();
     let source = Source::own(Arc::clone(engine.log()), head);
     let history = History::live(&source, state, head);
-    let looking = Looking { events, history: &history, room: &room };
+    let looking = RelationLookup { events, history: &history, room: &room };
     looking.graph(event.offset)
 }
 
-struct Looking<'a> {
+struct RelationLookup<'a> {
     events: &'a EventStore,
     history: &'a History<'a>,
     room: &'a Room,
 }
 
-impl Looking<'_> {
+impl RelationLookup<'_> {
     fn rows(&self, offsets: &[Offset]) -> Result<Vec<EventRow>, ApiError> {
         self.history.events(self.room, offsets).map_err(unanswered)
     }

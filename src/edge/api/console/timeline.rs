@@ -18,8 +18,8 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_ops::history::{
-    look::{bytes, grouped},
     moment::last_until,
+    terminal::{bytes, grouped},
 };
 use logcabin_record::{
     Offset,
@@ -58,7 +58,7 @@ endpoint! {
 
 /// What was written in a part of the time.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Part {
+struct Interval {
     from_ms: u64,
     to_ms: u64,
     /// The last record.
@@ -106,15 +106,15 @@ fn group(kind: &str) -> usize {
 }
 
 /// What a record says to a time line: when it was written, its group, and its size.
-type Seen = (u64, usize, u64);
+type RecordSize = (u64, usize, u64);
 
 /// Divides a stretch of time.
 fn measure(
     head: Offset,
     from_ms: u64,
     to_ms: u64,
-    read: impl Fn(Offset) -> Result<Option<Seen>, ReadError>,
-) -> Result<Vec<Part>, ReadError> {
+    read: impl Fn(Offset) -> Result<Option<RecordSize>, ReadError>,
+) -> Result<Vec<Interval>, ReadError> {
     // Searches for neighbouring times begin with the same records.
     let mut times: HashMap<Offset, Option<u64>> = HashMap::new();
     let mut last_at = |until_ms| -> Result<Offset, ReadError> {
@@ -136,12 +136,12 @@ fn measure(
         let end = if number + 1 == PARTS { to_ms } else { edge(number + 1).saturating_sub(1) };
         let last = last_at(end)?.max(before);
         let records = last.get() - before.get();
-        let mut part = Part {
+        let mut part = Interval {
             from_ms: edge(number),
             to_ms: edge(number + 1),
             last,
             records,
-            ..Part::default()
+            ..Interval::default()
         };
         let samples = records.min(limits::CONSOLE_SAMPLES);
         for sample in 0..samples {
@@ -164,7 +164,7 @@ fn address(from: u64, to: u64) -> String {
     format!("?from={from}&to={to}")
 }
 
-fn drawn(parts: &[Part], (first, now): (u64, u64), (from, to): (u64, u64)) -> Markup {
+fn drawn(parts: &[Interval], (first, now): (u64, u64), (from, to): (u64, u64)) -> Markup {
     let total = |of: fn(&(f64, f64)) -> f64, group: usize| -> f64 {
         parts.iter().filter_map(|part| part.groups.get(group)).map(of).sum()
     };
@@ -214,11 +214,11 @@ fn drawn(parts: &[Part], (first, now): (u64, u64), (from, to): (u64, u64)) -> Ma
 fn chart(
     title: &str,
     unit: Unit,
-    parts: &[Part],
+    parts: &[Interval],
     (from, to): (u64, u64),
     of: fn(&(f64, f64)) -> f64,
 ) -> Markup {
-    let sum = |part: &Part| part.groups.iter().map(of).sum::<f64>();
+    let sum = |part: &Interval| part.groups.iter().map(of).sum::<f64>();
     let most = parts.iter().map(sum).fold(0.0, f64::max);
     let scale = (BOTTOM - TOP) / if most > 0.0 { most } else { 1.0 };
     let wide = WIDTH / PARTS as f64;
@@ -250,7 +250,7 @@ fn chart(
 }
 
 /// A part leads to itself, until it is so short that its records can be read.
-fn leads_to(part: &Part) -> String {
+fn leads_to(part: &Interval) -> String {
     match part.to_ms - part.from_ms < SHORTEST_MS {
         true => format!("/_logcabin/console/log?at={}", part.last),
         false => address(part.from_ms, part.to_ms),
@@ -258,7 +258,7 @@ fn leads_to(part: &Part) -> String {
 }
 
 /// The bars of a part, from the bottom: group, upper edge, and height.
-fn stack(part: &Part, scale: f64, of: fn(&(f64, f64)) -> f64) -> Vec<(usize, f64, f64)> {
+fn stack(part: &Interval, scale: f64, of: fn(&(f64, f64)) -> f64) -> Vec<(usize, f64, f64)> {
     let mut top = BOTTOM;
     let mut bars = Vec::new();
     for (group, values) in part.groups.iter().enumerate() {

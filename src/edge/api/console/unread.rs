@@ -17,7 +17,7 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_engine::Engine;
-use logcabin_ops::history::look::grouped;
+use logcabin_ops::history::terminal::grouped;
 use logcabin_read::notifications::Unread;
 use logcabin_record::Offset;
 use logcabin_state::{
@@ -44,7 +44,7 @@ pub(super) async fn page(cx: Cx<Server, Visitor>, request: UnreadPage) -> Result
 }
 
 fn view(app: &Server, request: &UnreadPage) -> Result<Markup, ApiError> {
-    let user_id = app.office.user_id(&request.user)?;
+    let user_id = app.context.user_id(&request.user)?;
     let at = request.at.as_deref().map(|at| moment(&app.engine, at)).transpose()?;
     let at = at.unwrap_or_else(|| app.engine.head().offset());
     let time_ms = app.engine.log().get(at)?.map_or(0, |record| record.header.time_ms);

@@ -16,7 +16,9 @@ use crate::{
         },
         server::Server,
     },
-    http::{Access, ApiError, Caller, Cx, Gate, OpenTo, Refusal, Reply, Session, Who},
+    http::{
+        Access, ApiError, Caller, CallerIdentity, Cx, ErrorRenderer, Gate, OpenTo, Reply, Session,
+    },
 };
 use logcabin_config as config;
 use logcabin_service::requester::Requester;
@@ -58,9 +60,9 @@ pub(super) struct ConsoleStream;
 impl Gate for ConsoleLogin {
     type Caller = Visitor;
     const ACCESS: Access = Access::Login;
-    const REFUSAL: Option<Refusal> = Some(page::refusal);
+    const REFUSAL: Option<ErrorRenderer> = Some(page::refusal);
 
-    fn caller(who: Who) -> Option<Visitor> {
+    fn caller(who: CallerIdentity) -> Option<Visitor> {
         who.visitor.map(|session| Visitor { session })
     }
 }
@@ -69,7 +71,7 @@ impl Gate for ConsoleStream {
     type Caller = Visitor;
     const ACCESS: Access = Access::Login;
 
-    fn caller(who: Who) -> Option<Visitor> {
+    fn caller(who: CallerIdentity) -> Option<Visitor> {
         who.visitor.map(|session| Visitor { session })
     }
 }

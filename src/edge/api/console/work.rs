@@ -15,8 +15,8 @@ use crate::{
 use logcabin_base::{limits, progress};
 use logcabin_engine::Engine;
 use logcabin_ops::{
-    admin::office::Office,
-    history::look::{duration, grouped},
+    admin::context::ActContext,
+    history::terminal::{duration, grouped},
 };
 use logcabin_record::Offset;
 
@@ -27,17 +27,17 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, _: WorkPage) -> Result<Reply, ApiError> {
-    show(&cx, ("Work", "work"), |app| body(&app.engine, &app.office)).await
+    show(&cx, ("Work", "work"), |app| body(&app.engine, &app.context)).await
 }
 
 /// The rooms that are shut down. What is left of each is estimated from what was done since its
 /// shutdown began, across restarts.
-fn shutdowns(engine: &Engine, office: &Office) -> Result<Vec<Vec<Markup>>, ApiError> {
+fn shutdowns(engine: &Engine, context: &ActContext) -> Result<Vec<Vec<Markup>>, ApiError> {
     let state = engine.state();
     let mut rows = Vec::new();
     for shutdown in state.closures.under_way().into_iter().take(limits::CONSOLE_ROWS) {
         let id = shutdown.room_id.as_str();
-        let begun_ms = office.time_of(shutdown.begun)?;
+        let begun_ms = context.time_of(shutdown.begun)?;
         let taken_ms = engine.clock().now_ms().saturating_sub(begun_ms);
         let joined = |at| {
             let room = state.rooms.get(&shutdown.room_id);
@@ -60,10 +60,10 @@ fn shutdowns(engine: &Engine, office: &Office) -> Result<Vec<Vec<Markup>>, ApiEr
     Ok(rows)
 }
 
-fn body(engine: &Engine, office: &Office) -> Result<Markup, ApiError> {
-    let shutdowns = shutdowns(engine, office)?;
+fn body(engine: &Engine, context: &ActContext) -> Result<Markup, ApiError> {
+    let shutdowns = shutdowns(engine, context)?;
     let columns = ["Room", "Members who have left", "Begun", "Left, about", "Then"];
-    let status = office.snapshots.status();
+    let status = context.snapshots.status();
     let snapshot = match status.snapshot {
         Offset::ZERO => html! { "none" },
         offset => html! { "of record " (record(offset)) },

@@ -15,7 +15,7 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_decide::{
-    account::{RemoveDevices, Which},
+    account::{DeviceSet, RemoveDevices},
     device::Dehydrate,
 };
 use logcabin_read::sync::to_device;
@@ -127,7 +127,7 @@ pub(super) async fn get(cx: Cx<Server>, _: Get) -> Result<Json, ApiError> {
 
 pub(super) async fn delete(cx: Cx<Server>, _: Delete) -> Result<Json, ApiError> {
     let (device_id, _) = cx.dehydrated()?;
-    let which = Which::These(vec![device_id.clone()]);
+    let which = DeviceSet::These(vec![device_id.clone()]);
     cx.propose(RemoveDevices { user_id: cx.caller.user_id.clone(), which }).await?.into_inner();
     to_json(&json!({ "device_id": device_id }))
 }

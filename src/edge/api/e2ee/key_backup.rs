@@ -46,13 +46,13 @@ fn number(version: &str) -> Result<u64, ApiError> {
 
 /// The algorithm and authentication data of a backup, as a client sends it.
 #[derive(Deserialize)]
-struct Given {
+struct BackupInfo {
     algorithm: String,
     auth_data: Box<RawValue>,
     version: Option<String>,
 }
 
-impl Given {
+impl BackupInfo {
     fn read(algorithm: &Raw<BackupAlgorithm>) -> Result<Self, ApiError> {
         let given: Self = read_body(algorithm.json().get().as_bytes())?;
         // Its content is up to the user's clients, which sign it. Some write a string.
@@ -74,7 +74,7 @@ pub(super) async fn create(
     cx: Cx<Server>,
     request: create_version::Request,
 ) -> Result<create_version::Response, ApiError> {
-    let Given { algorithm, auth_data, .. } = Given::read(&request.algorithm)?;
+    let BackupInfo { algorithm, auth_data, .. } = BackupInfo::read(&request.algorithm)?;
     let user_id = cx.caller.user_id.clone();
     let version = cx.propose(SetBackup { user_id, version: None, algorithm, auth_data }).await?;
     Ok(create_version::Response::new(version.into_inner().to_string()))
@@ -85,7 +85,7 @@ pub(super) async fn update(
     request: update_version::Request,
 ) -> Result<update_version::Response, ApiError> {
     let version = number(&request.version)?;
-    let Given { algorithm, auth_data, version: named } = Given::read(&request.algorithm)?;
+    let BackupInfo { algorithm, auth_data, version: named } = BackupInfo::read(&request.algorithm)?;
     if named.is_some_and(|named| named != request.version) {
         return Err(ApiError::invalid_param("The body names another version than the path."));
     }
@@ -112,7 +112,7 @@ pub(super) async fn latest(
     cx: Cx<Server>,
     _: get_latest_version::Request,
 ) -> Result<Json, ApiError> {
-    let backups = cx.app.engine.state().backups.get(&cx.caller.user_id);
+    let backups = cx.app.engine.state().key_backups.get(&cx.caller.user_id);
     let current = backups.and_then(|backups| backups.read().current());
     info(&cx, current.ok_or_else(no_backup)?)
 }
@@ -133,7 +133,8 @@ fn info(cx: &Cx<Server>, version: u64) -> Result<Json, ApiError> {
 
 /// A backup's etag, its number of keys, and the record with its authentication data.
 fn facts(cx: &Cx<Server>, version: u64) -> Result<(String, u64, Offset), ApiError> {
-    let backups = cx.app.engine.state().backups.get(&cx.caller.user_id).ok_or_else(no_backup)?;
+    let backups =
+        cx.app.engine.state().key_backups.get(&cx.caller.user_id).ok_or_else(no_backup)?;
     let backups = backups.read();
     let backup = backups.get(version).ok_or_else(no_backup)?;
     Ok((backup.changed.to_string(), backup.count, backup.set))
@@ -280,7 +281,7 @@ impl Large {
         room_id: Option<&RoomId>,
     ) -> Result<Option<Self>, ApiError> {
         let (version, user_id) = (number(version)?, &cx.caller.user_id);
-        let backups = cx.app.engine.state().backups.get(user_id).ok_or_else(no_backup)?;
+        let backups = cx.app.engine.state().key_backups.get(user_id).ok_or_else(no_backup)?;
         let bytes = backups.read().get(version).ok_or_else(no_backup)?.bytes;
         let is_large = bytes > limits::ANSWER_BYTES as u64;
         Ok(is_large.then(|| Self {

@@ -39,7 +39,7 @@ use logcabin_read::{
     sync::device_lists::DeviceLists,
 };
 use logcabin_record::{Command, Offset};
-use logcabin_service::federation::{HandedOut, Wanted, known_devices};
+use logcabin_service::federation::{ClaimedKeys, KeyClaims, known_devices};
 
 /// How long a client has this server wait.
 fn patience(asked: Option<Duration>) -> Duration {
@@ -67,7 +67,7 @@ pub(super) async fn upload(
 }
 
 #[derive(Default, Serialize)]
-pub(super) struct Found {
+pub(super) struct QueriedKeys {
     /// The size of the keys of users of other homeservers.
     #[serde(skip)]
     pub(super) bytes: usize,
@@ -160,8 +160,8 @@ fn look_up(
     engine: &Engine,
     wanted: BTreeMap<OwnedUserId, Vec<OwnedDeviceId>>,
     viewer: Option<&UserId>,
-) -> Result<Found, ApiError> {
-    let mut found = Found::default();
+) -> Result<QueriedKeys, ApiError> {
+    let mut found = QueriedKeys::default();
     for (user_id, devices) in wanted {
         if user_id.server_name() != engine.env().server.name {
             continue;
@@ -214,7 +214,7 @@ fn look_up(
 type Claims = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, OneTimeKeyAlgorithm>>;
 
 /// The same with algorithms by their names.
-fn named(claims: Claims) -> Wanted {
+fn named(claims: Claims) -> KeyClaims {
     let named = |devices: BTreeMap<OwnedDeviceId, OneTimeKeyAlgorithm>| {
         devices.into_iter().map(|(id, algorithm)| (id, algorithm.to_string())).collect()
     };
@@ -230,7 +230,7 @@ pub(super) async fn claim(
     let wanted = named(request.one_time_keys);
     few(&wanted)?;
     let own = &cx.app.config.server.name;
-    let (local, remote): (Wanted, Wanted) =
+    let (local, remote): (KeyClaims, KeyClaims) =
         wanted.into_iter().partition(|(user_id, _)| user_id.server_name() == own);
     let mut handed_out = hand_out(&cx, local, false).await?;
     let mut failures = BTreeMap::new();
@@ -251,7 +251,7 @@ pub(in crate::api) async fn claim_for_server(
     json(&json!({ "one_time_keys": hand_out(&cx, wanted, true).await? }))
 }
 
-fn few(wanted: &Wanted) -> Result<(), ApiError> {
+fn few(wanted: &KeyClaims) -> Result<(), ApiError> {
     match wanted.values().map(BTreeMap::len).sum::<usize>() > limits::KEY_QUERY {
         true => Err(ApiError::invalid_param("There are too many devices for one request.")),
         false => Ok(()),
@@ -261,10 +261,10 @@ fn few(wanted: &Wanted) -> Result<(), ApiError> {
 /// Hands out one key of each device of users of this server.
 async fn hand_out<C: Caller>(
     cx: &Cx<Server, C>,
-    all: Wanted,
+    all: KeyClaims,
     for_server: bool,
-) -> Result<HandedOut, ApiError> {
-    let mut handed_out = HandedOut::new();
+) -> Result<ClaimedKeys, ApiError> {
+    let mut handed_out = ClaimedKeys::new();
     for (user_id, wanted) in all {
         let proposal = ClaimKeys { user_id: user_id.clone(), wanted: wanted.into_iter().collect() };
         let claimed = cx.propose(proposal).await?.into_inner();

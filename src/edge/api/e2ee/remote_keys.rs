@@ -9,7 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use ruma::{OwnedDeviceId, OwnedServerName, OwnedUserId, ServerName, UserId};
 use serde_json::{Value, json};
 
-use super::keys::Found;
+use super::keys::QueriedKeys;
 use crate::{
     api::server::Server,
     http::{ApiError, Cx},
@@ -18,7 +18,7 @@ use logcabin_base::limits;
 use logcabin_outside::federation::Unreachable;
 use logcabin_read::keyring::{Keyring, public_key};
 use logcabin_record::{Offset, command::DeviceList};
-use logcabin_service::federation::{HandedOut, Wanted, by_server, known_devices};
+use logcabin_service::federation::{ClaimedKeys, KeyClaims, by_server, known_devices};
 
 /// The failure entry of a homeserver.
 fn failure(error: &Unreachable) -> Value {
@@ -39,7 +39,7 @@ impl Cx<Server> {
         &self,
         wanted: BTreeMap<OwnedUserId, Vec<OwnedDeviceId>>,
         timeout: Duration,
-        found: &mut Found,
+        found: &mut QueriedKeys,
     ) -> Result<(), ApiError> {
         let (state, caller) = (self.app.engine.state(), &self.caller.user_id);
         let mut missing = Vec::new();
@@ -53,7 +53,7 @@ impl Cx<Server> {
         }
         let servers = self.to_be_asked(by_server(missing), |(_, is_near, _)| *is_near, found);
         let Ok(receiving) = self.app.receiving() else { return Ok(()) };
-        let asking = servers.into_iter().map(|(server, users)| {
+        let query_rates = servers.into_iter().map(|(server, users)| {
             let receiving = &receiving;
             async move {
                 let all: BTreeSet<_> = users.keys().cloned().collect();
@@ -63,7 +63,7 @@ impl Cx<Server> {
                 (server, users, lists)
             }
         });
-        let mut answers = stream::iter(asking).buffer_unordered(limits::REMOTE_KEYS_AT_ONCE);
+        let mut answers = stream::iter(query_rates).buffer_unordered(limits::REMOTE_KEYS_AT_ONCE);
         while let Some((server, users, lists)) = answers.next().await {
             if let Err(error) = &lists {
                 found.failures.insert(server.to_string(), failure(error));
@@ -88,7 +88,7 @@ impl Cx<Server> {
         &self,
         servers: BTreeMap<OwnedServerName, BTreeMap<OwnedUserId, T>>,
         is_near: impl Fn(&T) -> bool,
-        found: &mut Found,
+        found: &mut QueriedKeys,
     ) -> Vec<(OwnedServerName, BTreeMap<OwnedUserId, T>)> {
         let mut asked = Vec::new();
         for (server, users) in servers {
@@ -111,7 +111,7 @@ impl Cx<Server> {
     }
 
     #[expect(clippy::unused_self, reason = "it is one of what is done for a request")]
-    fn add_failure(&self, server: &ServerName, why: &str, found: &mut Found) {
+    fn add_failure(&self, server: &ServerName, why: &str, found: &mut QueriedKeys) {
         found.failures.insert(server.to_string(), json!({ "errcode": "M_UNKNOWN", "error": why }));
     }
 
@@ -120,7 +120,7 @@ impl Cx<Server> {
         user_id: &UserId,
         devices: &[OwnedDeviceId],
         list: DeviceList,
-        found: &mut Found,
+        found: &mut QueriedKeys,
     ) -> Result<(), ApiError> {
         found.bytes += list.bytes();
         if found.bytes > limits::REMOTE_KEYS_ANSWERED {
@@ -155,28 +155,28 @@ impl Cx<Server> {
     /// Has other homeservers hand out one-time keys of their users.
     pub(super) async fn claim_remote_keys(
         &self,
-        wanted: Wanted,
+        wanted: KeyClaims,
         timeout: Duration,
-        handed_out: &mut HandedOut,
+        handed_out: &mut ClaimedKeys,
     ) -> BTreeMap<String, Value> {
         let (state, caller) = (self.app.engine.state(), &self.caller.user_id);
-        let mut found = Found::default();
+        let mut found = QueriedKeys::default();
         let wanted = wanted.into_iter().map(|(user_id, devices)| {
             let is_near = state.memberships.share_a_room(caller, &user_id, Offset::MAX);
             (user_id, (devices, is_near))
         });
         let servers = self.to_be_asked(by_server(wanted), |(_, is_near)| *is_near, &mut found);
         let Ok(receiving) = self.app.receiving() else { return found.failures };
-        let asking = servers.into_iter().map(|(server, users)| {
+        let query_rates = servers.into_iter().map(|(server, users)| {
             let receiving = &receiving;
             async move {
                 let users = users.into_iter().map(|(user_id, (devices, _))| (user_id, devices));
-                let wanted: Wanted = users.collect();
+                let wanted: KeyClaims = users.collect();
                 let claimed = receiving.claim_keys(&server, &wanted, caller, timeout).await;
                 (server, claimed)
             }
         });
-        let mut answers = stream::iter(asking).buffer_unordered(limits::REMOTE_KEYS_AT_ONCE);
+        let mut answers = stream::iter(query_rates).buffer_unordered(limits::REMOTE_KEYS_AT_ONCE);
         while let Some((server, claimed)) = answers.next().await {
             match claimed {
                 Ok(claimed) => handed_out.extend(claimed),

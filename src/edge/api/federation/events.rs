@@ -38,7 +38,7 @@ use logcabin_state::Room;
 
 /// Which events come first on the way back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Walk {
+enum WalkOrder {
     /// Those of the greatest depth.
     Latest,
     /// Those that are the fewest steps away.
@@ -46,7 +46,7 @@ enum Walk {
 }
 
 /// The part of a room that a homeserver may see.
-pub(super) struct Look<'a> {
+pub(super) struct ServerView<'a> {
     engine: &'a Engine,
     pub(super) state: LiveState,
     pub(super) room: Arc<Room>,
@@ -54,7 +54,7 @@ pub(super) struct Look<'a> {
     at: Offset,
 }
 
-impl<'a> Look<'a> {
+impl<'a> ServerView<'a> {
     /// A room with a user of the homeserver, whose access control list allows the homeserver.
     pub(super) fn of(
         engine: &'a Engine,
@@ -140,7 +140,7 @@ impl<'a> Look<'a> {
     fn ancestors(
         &self,
         from: Vec<EventRef>,
-        walk: Walk,
+        walk: WalkOrder,
         limit: usize,
         wanted: impl Fn(&EventRef) -> bool,
     ) -> Result<Vec<EventRef>, ApiError> {
@@ -162,7 +162,7 @@ impl<'a> Look<'a> {
                 if seen.insert(before.clone())
                     && let Some(before) = branches.find(before)?
                 {
-                    let steps = if walk == Walk::Nearest { steps + 1 } else { 0 };
+                    let steps = if walk == WalkOrder::Nearest { steps + 1 } else { 0 };
                     todo.push((Reverse(steps), before.depth, before.event_id.clone()));
                 }
             }
@@ -202,7 +202,7 @@ pub(super) async fn event(
     }
     let room_id = room_id.ok_or_else(unknown)?.room_id.clone();
     // A homeserver outside the room must not learn that the room exists.
-    let look = Look::of(&cx.app.engine, &room_id, server).map_err(|_| unknown())?;
+    let look = ServerView::of(&cx.app.engine, &room_id, server).map_err(|_| unknown())?;
     let pdu = look.pdu(look.event(&request.event_id)?)?;
     Ok(get_event::Response::new(cx.app.config.server.name.clone(), now(&cx.app.engine), pdu))
 }
@@ -213,7 +213,7 @@ pub(super) async fn state(
 ) -> Result<get_room_state::Response, ApiError> {
     let Homeserver(server) = &cx.caller;
     cx.at_length(|| {
-        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
+        let look = ServerView::of(&cx.app.engine, &request.room_id, server)?;
         let branches = look.branches();
         let (state, chain) = look.state_before(&branches, &look.event(&request.event_id)?)?;
         let chain = look.pdus(&branches, chain)?;
@@ -229,7 +229,7 @@ pub(super) async fn state_ids(
 ) -> Result<get_room_state_ids::Response, ApiError> {
     let Homeserver(server) = &cx.caller;
     cx.at_length(|| {
-        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
+        let look = ServerView::of(&cx.app.engine, &request.room_id, server)?;
         let branches = look.branches();
         let (state, chain) = look.state_before(&branches, &look.event(&request.event_id)?)?;
         let state = state.into_iter().map(|event| event.event_id.clone()).collect();
@@ -244,7 +244,7 @@ pub(super) async fn event_auth(
 ) -> Result<get_event_authorization::Response, ApiError> {
     let Homeserver(server) = &cx.caller;
     cx.at_length(|| {
-        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
+        let look = ServerView::of(&cx.app.engine, &request.room_id, server)?;
         let event = look.event(&request.event_id)?;
         let branches = look.branches();
         let chain = branches.chain([&event.event_id].into_iter()).map_err(too_many)?;
@@ -265,10 +265,10 @@ pub(super) async fn backfill(
         return Err(ApiError::invalid_param("There are too many events in `v`."));
     }
     cx.at_length(|| {
-        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
+        let look = ServerView::of(&cx.app.engine, &request.room_id, server)?;
         let from = request.v.iter().filter_map(|event_id| look.event(event_id).ok()).collect();
         let is_allowed = |event: &EventRef| !ruma::state_res::Event::rejected(&**event);
-        let found = look.ancestors(from, Walk::Latest, limit, is_allowed)?;
+        let found = look.ancestors(from, WalkOrder::Latest, limit, is_allowed)?;
         let pdus: Result<Vec<_>, _> = found.into_iter().map(|event| look.pdu(event)).collect();
         Ok(get_backfill::Response::new(
             cx.app.config.server.name.clone(),
@@ -291,7 +291,7 @@ pub(super) async fn missing_events(
         return Err(ApiError::invalid_param("There are too many events in the request."));
     }
     cx.at_length(|| {
-        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
+        let look = ServerView::of(&cx.app.engine, &request.room_id, server)?;
         let earliest: HashSet<_> = request.earliest_events.iter().collect();
         let latest: HashSet<_> = request.latest_events.iter().collect();
         let min_depth = u64::from(request.min_depth);
@@ -300,7 +300,7 @@ pub(super) async fn missing_events(
         let direct = from.iter().flat_map(|event| event.prev_events.iter().cloned());
         let direct: HashSet<_> = direct.collect();
         // The homeserver has the latest ones; they are only the starting points.
-        let found = look.ancestors(from, Walk::Nearest, limit + latest.len(), |event| {
+        let found = look.ancestors(from, WalkOrder::Nearest, limit + latest.len(), |event| {
             let is_deep = event.depth >= min_depth || direct.contains(&event.event_id);
             is_deep && !earliest.contains(&event.event_id)
         })?;
@@ -321,7 +321,7 @@ pub(super) async fn timestamp_to_event(
 ) -> Result<get_event_by_timestamp::Response, ApiError> {
     let Homeserver(server) = &cx.caller;
     cx.at_length(|| {
-        let look = Look::of(&cx.app.engine, &request.room_id, server)?;
+        let look = ServerView::of(&cx.app.engine, &request.room_id, server)?;
         let events = cx.app.engine.events();
         let by_time = ByTime { events, room: &look.room, at: look.at };
         let wanted = |event: &EventRef| {

@@ -13,9 +13,9 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{events::Look, memberships::must_be_of};
+use super::{events::ServerView, memberships::must_be_of};
 use crate::{
-    api::{outgoing::Asked, server::Server},
+    api::{outgoing::AskedServer, server::Server},
     http::{ApiError, Cx, Homeserver},
 };
 
@@ -51,13 +51,13 @@ pub(super) async fn exchange(
         return Err(ApiError::bad_json("This is not an invite by address."));
     }
     // Its homeserver need not be in the room, but the access control list must not deny it.
-    Look::at_all(&cx.app.engine, &room_id, server)?;
+    ServerView::at_all(&cx.app.engine, &room_id, server)?;
     let (app, signed) = (Arc::clone(&cx.app), content.third_party_invite.signed);
     // It continues if the other homeserver disconnects: the room may have the invite already.
     let inviting = tokio::spawn(async move {
         let receiving = app.receiving()?;
         let invited = receiving.invite_by_address(&room_id, &target, &signed).await;
-        invited.map_err(|error| Asked::OfInvited.failed(error))
+        invited.map_err(|error| AskedServer::OfInvited.failed(error))
     });
     inviting.await.map_err(ApiError::internal)??;
     Ok(exchange_invite::Response::new())

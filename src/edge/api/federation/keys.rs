@@ -136,7 +136,7 @@ async fn document(
 fn own_document(engine: &Engine) -> Result<CanonicalJsonObject, ApiError> {
     let signing = &engine.env().server;
     let until_ms = engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
-    let retired = engine.state().peers.retired_keys().into_iter();
+    let retired = engine.state().federation_keys.retired_keys().into_iter();
     let retired: serde_json::Map<_, _> = retired
         .map(|(id, old)| (id, json!({ "key": old.key, "expired_ts": old.expired_ms })))
         .collect();

@@ -14,7 +14,7 @@ use ruma::{
 };
 use serde_json::value::RawValue;
 
-use super::events::Look;
+use super::events::ServerView;
 use crate::{
     api::server::Server,
     http::{ApiError, Cx, ErrorCode, Homeserver},
@@ -81,7 +81,7 @@ fn make(
 ) -> Result<(RoomVersionId, Box<RawValue>), ApiError> {
     let Homeserver(server) = &cx.caller;
     must_be_of(user_id, server)?;
-    Look::at_all(&cx.app.engine, room_id, server)?;
+    ServerView::at_all(&cx.app.engine, room_id, server)?;
     let (env, now) = (cx.app.engine.env(), cx.app.engine.clock().timestamp());
     let (version, event) = template(&env, room_id, user_id, membership, versions, now)?;
     let event = serde_json::value::to_raw_value(&event).map_err(ApiError::internal)?;
@@ -122,7 +122,7 @@ pub(super) async fn make_leave(
 
 /// The event of a membership, as it was sent.
 struct Sent<'a> {
-    look: Look<'a>,
+    look: ServerView<'a>,
     event: EventRef,
 }
 
@@ -135,7 +135,7 @@ async fn send<'a>(
 ) -> Result<Sent<'a>, ApiError> {
     let Homeserver(server) = &cx.caller;
     let app = &*cx.app;
-    let look = Look::at_all(&app.engine, room_id, server)?;
+    let look = ServerView::at_all(&app.engine, room_id, server)?;
     let mut object = Pdu::object(pdu)?;
     if Pdu::room_of(&object)? != *room_id {
         return Err(PduError::OtherEvent.into());
@@ -165,7 +165,7 @@ async fn send<'a>(
     let event = event.ok_or_else(|| ApiError::internal("an accepted event is missing"))?;
     // With its first user, it is no stranger any more.
     receiving.reassess(server);
-    Ok(Sent { look: Look::at_all(&app.engine, room_id, server)?, event })
+    Ok(Sent { look: ServerView::at_all(&app.engine, room_id, server)?, event })
 }
 
 /// The user, if the event sets their own membership to this one.
@@ -186,7 +186,7 @@ fn authorise(
     room_id: &RoomId,
     user_id: &UserId,
     object: &mut LaxObject,
-    look: &Look<'_>,
+    look: &ServerView<'_>,
 ) -> Result<(), ApiError> {
     let content = object.get("content").and_then(CanonicalJsonValue::as_object);
     let authoriser = content

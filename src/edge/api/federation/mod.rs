@@ -21,7 +21,7 @@ use super::{
     server::Server,
 };
 use crate::http::{ApiError, Class, Cx, Table, cheap, limited};
-use logcabin_service::federation::Receiving;
+use logcabin_service::federation::PduReceiver;
 
 /// Every endpoint for other homeservers.
 pub fn endpoints() -> Table<Server> {
@@ -68,11 +68,11 @@ pub fn endpoints() -> Table<Server> {
 
 impl Server {
     /// Handles events of other homeservers.
-    pub(super) fn receiving(&self) -> Result<Receiving<'_>, ApiError> {
+    pub(super) fn receiving(&self) -> Result<PduReceiver<'_>, ApiError> {
         let federation = self.outside.federation.as_deref();
         let federation =
             federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
-        Ok(Receiving::new(&self.engine, federation))
+        Ok(PduReceiver::new(&self.engine, federation))
     }
 }
 

@@ -9,14 +9,14 @@ use crate::{
     api::server::Outside,
     http::{ApiError, ErrorCode},
 };
-use logcabin_base::rate::household;
+use logcabin_base::rate::network_prefix;
 use logcabin_config::RateLimits;
 use logcabin_outside::federation::{KeyError, XMatrix};
 use logcabin_service::federation::{Amounts, Kind};
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum SignatureError {
     #[error("The request has no server's signature.")]
     Unsigned,
     #[error("The request is for another server.")]
@@ -27,10 +27,10 @@ pub(crate) enum Trouble {
     Signature(#[source] KeyError),
 }
 
-impl From<Trouble> for ApiError {
-    fn from(trouble: Trouble) -> Self {
+impl From<SignatureError> for ApiError {
+    fn from(trouble: SignatureError) -> Self {
         let code = match trouble {
-            Trouble::Denied => ErrorCode::Forbidden,
+            SignatureError::Denied => ErrorCode::Forbidden,
             _ => ErrorCode::Unauthorized,
         };
         Self::new(code, trouble.to_string())
@@ -53,16 +53,16 @@ pub(crate) async fn signed_by(
     request: &http::Request<&[u8]>,
     client: IpAddr,
 ) -> Result<OwnedServerName, ApiError> {
-    let federation = outside.federation.as_deref().ok_or(Trouble::Denied)?;
-    let signed = XMatrix::of(request.headers()).ok_or(Trouble::Unsigned)?;
-    let own = federation.peers.own_name();
+    let federation = outside.federation.as_deref().ok_or(SignatureError::Denied)?;
+    let signed = XMatrix::of(request.headers()).ok_or(SignatureError::Unsigned)?;
+    let own = federation.client.own_name();
     if signed.origin == *own || signed.destination.as_ref().is_some_and(|to| to != own) {
-        return Err(Trouble::Destination.into());
+        return Err(SignatureError::Destination.into());
     }
-    if !federation.peers.permits(&signed.origin) {
-        return Err(Trouble::Denied.into());
+    if !federation.client.permits(&signed.origin) {
+        return Err(SignatureError::Denied.into());
     }
-    let (address, wrong) = (household(client), &outside.wrong_signatures);
+    let (address, wrong) = (network_prefix(client), &outside.wrong_signatures);
     if limits.enabled {
         // Before any work, so that few of many simultaneous requests are examined.
         wrong.take(address, Instant::now()).map_err(ApiError::limit_exceeded)?;
@@ -78,7 +78,7 @@ pub(crate) async fn signed_by(
         }
         Err(error) => {
             debug!(origin = %signed.origin, %error, "a request is refused");
-            Err(Trouble::Signature(error).into())
+            Err(SignatureError::Signature(error).into())
         }
     }
 }

@@ -24,13 +24,13 @@ use logcabin_service::federation::{Budget, PduError};
 /// Counts the items of a transaction before they are read: each takes many times its size then.
 pub(super) fn is_bounded(body: &[u8]) -> Result<(), ApiError> {
     #[derive(Deserialize)]
-    struct Counted {
+    struct ItemCounts {
         #[serde(default, rename = "pdus")]
         _pdus: AtMost<{ limits::TRANSACTION_PDUS }>,
         #[serde(default, rename = "edus")]
         _edus: AtMost<{ limits::TRANSACTION_EDUS }>,
     }
-    match serde_json::from_slice::<Counted>(body) {
+    match serde_json::from_slice::<ItemCounts>(body) {
         Err(error) if error.to_string().contains(TOO_MANY) => {
             Err(ApiError::too_large("This is too much for one transaction."))
         }

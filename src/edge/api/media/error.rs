@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use http::StatusCode;
 
 use crate::{
-    api::outgoing::Asked,
+    api::outgoing::AskedServer,
     http::{ApiError, ErrorCode},
 };
 use logcabin_outside::federation::NoFile;
@@ -52,7 +52,7 @@ impl From<Failure> for ApiError {
                 Self::too_large(text).with_status(StatusCode::BAD_GATEWAY)
             }
             Failure::NoFile(NoFile::LimitExceeded) | Failure::Busy => Self::limit_exceeded(AGAIN),
-            Failure::NoFile(NoFile::Unreachable(error)) => Asked::Other.unreachable(error),
+            Failure::NoFile(NoFile::Unreachable(error)) => AskedServer::Other.unreachable(error),
             Failure::Full => Self::unavailable("The server's disk is full: it fetches no files."),
             Failure::Disk(error) => Self::internal(error.to_string()),
         }

@@ -75,7 +75,7 @@ impl Content {
 }
 
 /// The metadata of a file.
-pub(super) struct About {
+pub(super) struct FileMetadata {
     /// Its type, as given by the uploader.
     pub(super) content_type: Option<String>,
     pub(super) name: Option<String>,
@@ -87,7 +87,7 @@ pub(super) struct About {
 
 /// The requested part of a file.
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum RequestedPart {
     Whole,
     Range(Range<u64>),
     /// A range outside of the file.
@@ -99,22 +99,24 @@ enum Part {
 /// The response to a request with these headers.
 pub(super) fn reply(
     content: Content,
-    about: About,
+    about: FileMetadata,
     request: &HeaderMap,
 ) -> Result<Reply, ApiError> {
     let length = content.length();
     let tag = format!("\"{}\"", about.tag);
     let (content_type, disposition) = typed(about.content_type, about.name);
     let reply = match part(request, &tag, length) {
-        Part::Unchanged => Reply::bytes(OCTETS, Bytes::new()).with_status(StatusCode::NOT_MODIFIED),
-        Part::Outside => {
+        RequestedPart::Unchanged => {
+            Reply::bytes(OCTETS, Bytes::new()).with_status(StatusCode::NOT_MODIFIED)
+        }
+        RequestedPart::Outside => {
             return Err(ApiError::bad_request("The file does not have this range.")
                 .with_status(StatusCode::RANGE_NOT_SATISFIABLE)
                 .with_header(ACCEPT_RANGES, HeaderValue::from_static("bytes"))
                 .with_header(CONTENT_RANGE, header(format!("bytes */{length}"))?));
         }
-        Part::Whole => body(content, 0..length).with_header(CONTENT_TYPE, content_type),
-        Part::Range(range) => {
+        RequestedPart::Whole => body(content, 0..length).with_header(CONTENT_TYPE, content_type),
+        RequestedPart::Range(range) => {
             let shown = format!("bytes {}-{}/{length}", range.start, range.end.saturating_sub(1));
             body(content, range)
                 .with_status(StatusCode::PARTIAL_CONTENT)
@@ -159,25 +161,25 @@ fn typed(content_type: Option<String>, name: Option<String>) -> (HeaderValue, He
     )
 }
 
-fn part(request: &HeaderMap, tag: &str, length: u64) -> Part {
+fn part(request: &HeaderMap, tag: &str, length: u64) -> RequestedPart {
     let text = |name| request.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let weak = |known: &str| known.trim().trim_start_matches("W/") == tag;
     if let Some(known) = text(IF_NONE_MATCH)
         && (known.trim() == "*" || known.split(',').any(weak))
     {
-        return Part::Unchanged;
+        return RequestedPart::Unchanged;
     }
-    let Some(range) = text(RANGE) else { return Part::Whole };
+    let Some(range) = text(RANGE) else { return RequestedPart::Whole };
     // A range of another version of the file is useless. (Dates are not used.)
     if request.contains_key(IF_RANGE) && text(IF_RANGE).is_none_or(|known| known.trim() != tag) {
-        return Part::Whole;
+        return RequestedPart::Whole;
     }
     one_range(range, length)
 }
 
 /// The requested range. A malformed range, and several at once, are answered with the whole file,
 /// which is allowed.
-fn one_range(range: &str, length: u64) -> Part {
+fn one_range(range: &str, length: u64) -> RequestedPart {
     let parsed = || {
         let (unit, range) = range.split_once('=')?;
         let (first, last) = range.trim().split_once('-')?;
@@ -201,9 +203,9 @@ fn one_range(range: &str, length: u64) -> Part {
         }
     };
     match parsed() {
-        Some((start, end)) if start < length && start < end => Part::Range(start..end),
-        Some(_) => Part::Outside,
-        None => Part::Whole,
+        Some((start, end)) if start < length && start < end => RequestedPart::Range(start..end),
+        Some(_) => RequestedPart::Outside,
+        None => RequestedPart::Whole,
     }
 }
 
@@ -260,15 +262,15 @@ mod tests {
     #[test]
     fn ranges_are_read_as_specified() {
         let range = |text| one_range(text, 100);
-        assert_eq!(range("bytes=0-9"), Part::Range(0..10));
-        assert_eq!(range("bytes=90-"), Part::Range(90..100));
-        assert_eq!(range("bytes=-10"), Part::Range(90..100));
-        assert_eq!(range("bytes=-1000"), Part::Range(0..100));
-        assert_eq!(range("Bytes = 50-1000"), Part::Range(50..100));
-        assert_eq!(range("bytes=0-99999999999999999999999"), Part::Range(0..100));
+        assert_eq!(range("bytes=0-9"), RequestedPart::Range(0..10));
+        assert_eq!(range("bytes=90-"), RequestedPart::Range(90..100));
+        assert_eq!(range("bytes=-10"), RequestedPart::Range(90..100));
+        assert_eq!(range("bytes=-1000"), RequestedPart::Range(0..100));
+        assert_eq!(range("Bytes = 50-1000"), RequestedPart::Range(50..100));
+        assert_eq!(range("bytes=0-99999999999999999999999"), RequestedPart::Range(0..100));
         for outside in ["bytes=100-", "bytes=100-200", "bytes=-0", "bytes=99999999999999999999999-"]
         {
-            assert_eq!(range(outside), Part::Outside, "{outside}");
+            assert_eq!(range(outside), RequestedPart::Outside, "{outside}");
         }
         for whole in [
             "bytes=9-0",
@@ -280,9 +282,9 @@ mod tests {
             "0-1",
             "bytes=+1-2",
         ] {
-            assert_eq!(range(whole), Part::Whole, "{whole}");
+            assert_eq!(range(whole), RequestedPart::Whole, "{whole}");
         }
-        assert_eq!(one_range("bytes=0-", 0), Part::Outside);
+        assert_eq!(one_range("bytes=0-", 0), RequestedPart::Outside);
     }
 
     #[test]
@@ -294,16 +296,22 @@ mod tests {
             }
             part(&request, "\"tag\"", 10)
         };
-        assert_eq!(asked(&[]), Part::Whole);
-        assert_eq!(asked(&[("if-none-match", "\"tag\""), ("range", "bytes=0-1")]), Part::Unchanged);
-        assert_eq!(asked(&[("if-none-match", "\"a\", W/\"tag\"")]), Part::Unchanged);
-        assert_eq!(asked(&[("if-none-match", "*")]), Part::Unchanged);
-        assert_eq!(asked(&[("if-none-match", "\"other\"")]), Part::Whole);
-        assert_eq!(asked(&[("range", "bytes=0-1"), ("if-range", "\"tag\"")]), Part::Range(0..2));
+        assert_eq!(asked(&[]), RequestedPart::Whole);
+        assert_eq!(
+            asked(&[("if-none-match", "\"tag\""), ("range", "bytes=0-1")]),
+            RequestedPart::Unchanged
+        );
+        assert_eq!(asked(&[("if-none-match", "\"a\", W/\"tag\"")]), RequestedPart::Unchanged);
+        assert_eq!(asked(&[("if-none-match", "*")]), RequestedPart::Unchanged);
+        assert_eq!(asked(&[("if-none-match", "\"other\"")]), RequestedPart::Whole);
+        assert_eq!(
+            asked(&[("range", "bytes=0-1"), ("if-range", "\"tag\"")]),
+            RequestedPart::Range(0..2)
+        );
         for other in ["\"other\"", "W/\"tag\"", "Sat, 01 Jan 2000 00:00:00 GMT"] {
             assert_eq!(
                 asked(&[("range", "bytes=0-1"), ("if-range", other)]),
-                Part::Whole,
+                RequestedPart::Whole,
                 "{other}"
             );
         }

@@ -37,9 +37,9 @@ use crate::{
 use logcabin_base::clock::random_letters;
 use logcabin_config as config;
 use logcabin_decide::media::{AddMedia, CreateMedia};
-use logcabin_media::Receiving;
+use logcabin_media::IncomingFile;
 use logcabin_record::command::FileHash;
-use logcabin_service::media::{FileError, UnderWay, Wanted};
+use logcabin_service::media::{FileError, FileRequest, UploadGuard};
 
 pub(super) async fn upload(
     cx: Cx<Server>,
@@ -125,7 +125,7 @@ async fn take_in<'a>(
     cx: &'a Cx<Server>,
     incoming: &mut Incoming,
     mut add: AddMedia,
-) -> Result<(Receiving, AddMedia, UnderWay<'a>), ApiError> {
+) -> Result<(IncomingFile, AddMedia, UploadGuard<'a>), ApiError> {
     let under_way = cx.app.media.begin_upload(&cx.caller.user_id);
     let under_way = under_way.ok_or_else(|| ApiError::limit_exceeded(Duration::from_secs(1)))?;
     let declared = incoming.declared()?;
@@ -161,7 +161,7 @@ pub(super) async fn download(
     DownloadRequest { request, headers }: DownloadRequest<get_content::Request>,
 ) -> Result<Reply, ApiError> {
     let get_content::Request { server_name, media_id, timeout_ms, .. } = request;
-    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let wanted = FileRequest { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let found = cx.app.media.find(wanted, cx.whose(), &cx.shutdown).await?;
     Serving::of(&cx.app).serve(found, None, false, &headers).await
 }
@@ -171,7 +171,7 @@ pub(super) async fn download_as(
     DownloadRequest { request, headers }: DownloadRequest<get_content_as::Request>,
 ) -> Result<Reply, ApiError> {
     let get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
-    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let wanted = FileRequest { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let found = cx.app.media.find(wanted, cx.whose(), &cx.shutdown).await?;
     Serving::of(&cx.app).serve(found, Some(filename), false, &headers).await
 }
@@ -182,7 +182,7 @@ pub(super) async fn thumbnail(
 ) -> Result<Reply, ApiError> {
     let wish = wish(request.width, request.height, request.method, request.animated)?;
     let get_thumbnail::Request { server_name, media_id, timeout_ms, .. } = request;
-    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let wanted = FileRequest { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let found = cx.app.media.find(wanted, cx.whose(), &cx.shutdown).await?;
     Serving::of(&cx.app).serve_thumbnail(found, wish, &cx.whose(), false, &headers).await
 }
@@ -192,7 +192,7 @@ pub(super) async fn old_download(
     DownloadRequest { request, headers }: DownloadRequest<old_get_content::Request>,
 ) -> Result<Reply, ApiError> {
     let old_get_content::Request { server_name, media_id, timeout_ms, allow_remote, .. } = request;
-    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let wanted = FileRequest { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let (app, caller) = (&cx.app, cx.whose());
     let found = app.media.find_before_freeze(wanted, allow_remote, caller, &cx.shutdown).await?;
     Serving::of(app).serve(found, None, true, &headers).await
@@ -203,7 +203,7 @@ pub(super) async fn old_download_as(
     DownloadRequest { request, headers }: DownloadRequest<old_get_content_as::Request>,
 ) -> Result<Reply, ApiError> {
     let old_get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
-    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let wanted = FileRequest { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let (app, caller) = (&cx.app, cx.whose());
     let found =
         app.media.find_before_freeze(wanted, request.allow_remote, caller, &cx.shutdown).await?;
@@ -216,7 +216,7 @@ pub(super) async fn old_thumbnail(
 ) -> Result<Reply, ApiError> {
     let wish = wish(request.width, request.height, request.method, request.animated)?;
     let old_get_thumbnail::Request { server_name, media_id, timeout_ms, .. } = request;
-    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let wanted = FileRequest { server: &server_name, media_id: &media_id, wait: timeout_ms };
     let (app, caller) = (&cx.app, cx.whose());
     let found =
         app.media.find_before_freeze(wanted, request.allow_remote, caller, &cx.shutdown).await?;

@@ -7,19 +7,19 @@ use http::HeaderMap;
 use ruma::{UInt, media::Method};
 use tokio::task::spawn_blocking;
 
-use super::file::{self, About, Content};
+use super::file::{self, Content, FileMetadata};
 use crate::{
     api::server::Server,
     http::{ApiError, ErrorCode, Reply},
 };
 use logcabin_engine::Engine;
 use logcabin_media::{
-    Download, DownloadError, Place,
-    picture::{self, Format, PictureError, Thumbnail, Wish},
+    Download, DownloadError, FileLocation,
+    picture::{self, Format, PictureError, Thumbnail, ThumbnailSpec},
 };
 use logcabin_record::Command;
 use logcabin_service::{
-    media::{Found, Media, keep_thumbnail, kept},
+    media::{Media, ServedFile, keep_thumbnail, kept},
     requester::Requester,
 };
 
@@ -35,18 +35,18 @@ impl<'a> Serving<'a> {
     }
 
     /// Where a file is, which this node has.
-    async fn place_of(&self, found: &Found) -> Result<Place, ApiError> {
+    async fn place_of(&self, found: &ServedFile) -> Result<FileLocation, ApiError> {
         match found {
-            Found::Own(stored) => {
+            ServedFile::Own(stored) => {
                 let (hash, size) = (stored.hash, stored.size);
                 self.media.fetch_if_missing(hash).await?;
-                Ok(Place { store: Arc::clone(&self.media.store), name: hash, hash, size })
+                Ok(FileLocation { store: Arc::clone(&self.media.store), name: hash, hash, size })
             }
-            Found::Copy(place, _) => Ok(place.clone()),
+            ServedFile::Copy(place, _) => Ok(place.clone()),
         }
     }
 
-    async fn open(&self, found: &Found) -> Result<Content, ApiError> {
+    async fn open(&self, found: &ServedFile) -> Result<Content, ApiError> {
         let place = self.place_of(found).await?;
         let opening = spawn_blocking(move || {
             let download = Download::open(&place)?;
@@ -60,20 +60,20 @@ impl<'a> Serving<'a> {
     }
 
     /// The response for a file that cannot be read.
-    fn lost(&self, found: &Found, error: DownloadError) -> ApiError {
+    fn lost(&self, found: &ServedFile, error: DownloadError) -> ApiError {
         if let DownloadError::Io(error) = error {
             return ApiError::internal(error);
         }
         match found {
-            Found::Copy(..) => {
+            ServedFile::Copy(..) => {
                 let text = "The copy of the file was lost; try again.";
                 ApiError::new(ErrorCode::ConnectionFailed, text).with_cause(error)
             }
             // It may have been deleted since it was looked up.
-            Found::Own(stored) if !self.engine.state().media.names(&stored.hash) => {
+            ServedFile::Own(stored) if !self.engine.state().media.names(&stored.hash) => {
                 ApiError::not_found("There is no such file.")
             }
-            Found::Own(stored) => {
+            ServedFile::Own(stored) => {
                 self.media.store.report(&stored.hash, &error);
                 ApiError::not_found("The file is damaged or lost.").with_cause(error)
             }
@@ -83,7 +83,7 @@ impl<'a> Serving<'a> {
     /// Answers with a file.
     pub(super) async fn serve(
         &self,
-        found: Found,
+        found: ServedFile,
         name: Option<String>,
         public: bool,
         headers: &HeaderMap,
@@ -91,36 +91,36 @@ impl<'a> Serving<'a> {
         let content = self.open(&found).await?;
         let tag = found.hash().to_string();
         let said = match found {
-            Found::Own(stored) => match self.engine.events().command(stored.offset)? {
+            ServedFile::Own(stored) => match self.engine.events().command(stored.offset)? {
                 Some(Command::MediaUpload(body)) => (body.content_type, body.name),
                 _ => (None, None),
             },
-            Found::Copy(_, file) => (file.content_type, file.name),
+            ServedFile::Copy(_, file) => (file.content_type, file.name),
         };
         let name = name.filter(|name| !name.is_empty()).or(said.1);
-        file::reply(content, About { content_type: said.0, name, tag, public }, headers)
+        file::reply(content, FileMetadata { content_type: said.0, name, tag, public }, headers)
     }
 
     /// Answers with a thumbnail.
     pub(super) async fn serve_thumbnail(
         &self,
-        found: Found,
-        wish: Wish,
+        found: ServedFile,
+        wish: ThumbnailSpec,
         caller: &Requester,
         public: bool,
         headers: &HeaderMap,
     ) -> Result<Reply, ApiError> {
         let wish = wish.rounded();
         let (store, name) = match &found {
-            Found::Own(stored) => (Arc::clone(&self.media.store), stored.hash),
-            Found::Copy(place, _) => (Arc::clone(&place.store), place.name),
+            ServedFile::Own(stored) => (Arc::clone(&self.media.store), stored.hash),
+            ServedFile::Copy(place, _) => (Arc::clone(&place.store), place.name),
         };
         let ready = spawn_blocking(move || kept(&store, &name, wish)).await;
         let (content, format) = match ready.map_err(ApiError::internal)? {
             Some((bytes, format)) => (Content::Bytes(bytes), format),
             None => self.make_thumbnail(&found, wish, caller).await?,
         };
-        let about = About {
+        let about = FileMetadata {
             content_type: Some(format.content_type().to_owned()),
             name: Some(format!("thumbnail.{}", format.extension())),
             tag: format!("{}-{}", found.hash(), wish.name()),
@@ -131,11 +131,11 @@ impl<'a> Serving<'a> {
 
     async fn make_thumbnail(
         &self,
-        found: &Found,
-        mut wish: Wish,
+        found: &ServedFile,
+        mut wish: ThumbnailSpec,
         caller: &Requester,
     ) -> Result<(Content, Format), ApiError> {
-        enum Made {
+        enum ThumbnailResult {
             Kept(Bytes, Format),
             Answer(Thumbnail),
             Lost(DownloadError),
@@ -148,12 +148,12 @@ impl<'a> Serving<'a> {
             let path = store.path(&name);
             let verify = |file: Download| file.verify().inspect_err(|error| file.report(error));
             if let Err(error) = Download::open(&place).and_then(verify) {
-                return Ok(Made::Lost(error));
+                return Ok(ThumbnailResult::Lost(error));
             }
             // A still picture has one thumbnail of each size, animated or not.
             wish.animated = wish.animated && picture::moves(&path)?;
             if let Some((bytes, format)) = kept(store, &name, wish) {
-                return Ok(Made::Kept(bytes, format));
+                return Ok(ThumbnailResult::Kept(bytes, format));
             }
             let made = picture::thumbnails(&path, &[wish])?;
             let Some(thumbnail) = made.into_iter().next() else {
@@ -162,15 +162,15 @@ impl<'a> Serving<'a> {
             if let Thumbnail::Made(format, bytes) = &thumbnail {
                 keep_thumbnail(store, &name, wish, *format, bytes);
             }
-            Ok(Made::Answer(thumbnail))
+            Ok(ThumbnailResult::Answer(thumbnail))
         };
         match spawn_blocking(move || turn.work(making)).await {
-            Ok(Ok(Made::Kept(bytes, format))) => Ok((Content::Bytes(bytes), format)),
-            Ok(Ok(Made::Lost(error))) => Err(self.lost(found, error)),
-            Ok(Ok(Made::Answer(Thumbnail::Original(format)))) => {
+            Ok(Ok(ThumbnailResult::Kept(bytes, format))) => Ok((Content::Bytes(bytes), format)),
+            Ok(Ok(ThumbnailResult::Lost(error))) => Err(self.lost(found, error)),
+            Ok(Ok(ThumbnailResult::Answer(Thumbnail::Original(format)))) => {
                 Ok((self.open(found).await?, format))
             }
-            Ok(Ok(Made::Answer(Thumbnail::Made(format, bytes)))) => {
+            Ok(Ok(ThumbnailResult::Answer(Thumbnail::Made(format, bytes)))) => {
                 Ok((Content::Bytes(Bytes::from(bytes)), format))
             }
             Ok(Err(PictureError::Io(error))) => Err(ApiError::internal(error)),
@@ -195,7 +195,7 @@ pub(super) fn wish(
     height: UInt,
     method: Option<Method>,
     animated: Option<bool>,
-) -> Result<Wish, ApiError> {
+) -> Result<ThumbnailSpec, ApiError> {
     let side = |side: UInt| {
         let side = u32::try_from(u64::from(side)).unwrap_or(u32::MAX);
         if side == 0 { Err(ApiError::invalid_param("A thumbnail has a size.")) } else { Ok(side) }
@@ -206,5 +206,5 @@ pub(super) fn wish(
         Some(_) => return Err(ApiError::invalid_param("`method` is `crop` or `scale`.")),
     };
     let (width, height) = (side(width)?, side(height)?);
-    Ok(Wish { width, height, method, animated: animated.unwrap_or(false) })
+    Ok(ThumbnailSpec { width, height, method, animated: animated.unwrap_or(false) })
 }

@@ -11,9 +11,9 @@ const TARGETS: [&str; 4] = ["account", "authorize", "continue", "link"];
 /// Where a sign-in leads: one of the pages, with its query. Whatever else is given leads to the
 /// account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Next(String);
+pub(super) struct ReturnPath(String);
 
-impl Next {
+impl ReturnPath {
     /// From what a browser brings.
     pub(super) fn of(given: Option<&str>) -> Self {
         let known = |given: &&str| {
@@ -61,8 +61,8 @@ mod tests {
     fn a_sign_in_leads_to_pages_of_this_server_alone() {
         let server = Server::default();
         for given in ["account", "authorize?client_id=x&state=%22", "link?user_code=A-B"] {
-            assert_eq!(Next::of(Some(given)).as_str(), given);
-            assert!(Next::of(Some(given)).location(&server).starts_with("/_matrix/oauth2/"));
+            assert_eq!(ReturnPath::of(Some(given)).as_str(), given);
+            assert!(ReturnPath::of(Some(given)).location(&server).starts_with("/_matrix/oauth2/"));
         }
         let long = format!("account?{}", "x".repeat(2 * limits::OAUTH_REQUEST_BYTES));
         for given in [
@@ -78,9 +78,9 @@ mod tests {
             "token",
             &long,
         ] {
-            assert_eq!(Next::of(Some(given)).as_str(), "account", "{given}");
+            assert_eq!(ReturnPath::of(Some(given)).as_str(), "account", "{given}");
         }
-        let next = Next::of(Some("authorize?login_hint=mxid%3A%40ann%3Ax&x"));
+        let next = ReturnPath::of(Some("authorize?login_hint=mxid%3A%40ann%3Ax&x"));
         assert_eq!(next.parameter("login_hint").as_deref(), Some("mxid:@ann:x"));
         assert_eq!(next.parameter("hint"), None);
     }

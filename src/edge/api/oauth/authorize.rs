@@ -7,10 +7,10 @@ use http::HeaderMap;
 use maud::html;
 
 use super::{
-    addresses::{Next, issuer, path},
+    addresses::{ReturnPath, issuer, path},
+    availability::must_be_offered,
     browser::{SignedIn, Visitor, see},
-    look,
-    offered::must_be_offered,
+    page_parts,
     parameters::{Parameters, without},
     problem::Problem,
 };
@@ -53,14 +53,14 @@ const OPAQUE_BYTES: usize = 1024;
 
 /// Where and how a browser is sent back.
 #[derive(Clone, Debug)]
-struct Back {
+struct RedirectTarget {
     redirect_uri: String,
     fragment: bool,
     state: Option<String>,
     issuer: String,
 }
 
-impl Back {
+impl RedirectTarget {
     /// The address, with these parameters.
     fn with(&self, parameters: &[(&str, &str)]) -> String {
         let state = self.state.as_deref().map(|state| ("state", state));
@@ -81,9 +81,9 @@ impl Back {
 }
 
 /// What a client asks for.
-struct Asked {
+struct AuthorizationRequest {
     client: Client,
-    back: Back,
+    back: RedirectTarget,
     scope: Scope,
     code_challenge: String,
     nonce: Option<String>,
@@ -96,7 +96,7 @@ enum Refused {
     /// Nobody can be sent back.
     Here(ApiError),
     /// The client is told.
-    Back(Box<(Back, Problem)>),
+    Back(Box<(RedirectTarget, Problem)>),
 }
 
 impl Refused {
@@ -108,7 +108,7 @@ impl Refused {
     }
 }
 
-impl Asked {
+impl AuthorizationRequest {
     fn read(app: &Server, query: &str) -> Result<Self, Refused> {
         let here = |why: String| Refused::Here(ApiError::bad_request(why));
         if query.len() > limits::OAUTH_REQUEST_BYTES {
@@ -130,7 +130,7 @@ impl Asked {
             return Err(here(why.to_owned()));
         }
         let mode = given.get("response_mode");
-        let mut back = Back {
+        let mut back = RedirectTarget {
             redirect_uri: redirect_uri.to_owned(),
             fragment: mode == Some("fragment"),
             state: None,
@@ -150,7 +150,7 @@ impl Asked {
     }
 
     /// What a client can be told to be wrong.
-    fn rest(client: Client, back: &Back, given: &Parameters) -> Result<Self, Problem> {
+    fn rest(client: Client, back: &RedirectTarget, given: &Parameters) -> Result<Self, Problem> {
         for (name, code) in
             [("request", "request_not_supported"), ("request_uri", "request_uri_not_supported")]
         {
@@ -220,7 +220,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
     let app = &*cx.app;
     must_be_offered(app)?;
     let query = cx.uri.query().unwrap_or_default();
-    let asked = match Asked::read(app, query) {
+    let asked = match AuthorizationRequest::read(app, query) {
         Ok(asked) => asked,
         Err(refused) => return refused.reply(),
     };
@@ -239,7 +239,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
     // A recent proof need not be repeated.
     let rest = format!("authorize?{}", without(query, &["prompt"]));
     if asked.prompt.contains("create") {
-        return see(&Next::of(Some(&rest)).by(&app.config.server, "sign_up"));
+        return see(&ReturnPath::of(Some(&rest)).by(&app.config.server, "sign_up"));
     }
     let Some(signed_in) =
         signed_in.filter(|signed_in| !asked.wants_proof(app.engine.clock(), signed_in))
@@ -249,7 +249,10 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
             _ => rest,
         };
         let again = if visitor.user().is_some() { "&again=1" } else { "" };
-        return see(&format!("{}{again}", Next::of(Some(&rest)).by(&app.config.server, "sign_in")));
+        return see(&format!(
+            "{}{again}",
+            ReturnPath::of(Some(&rest)).by(&app.config.server, "sign_in")
+        ));
     };
     visitor.keep(
         &app.config.server,
@@ -262,29 +265,29 @@ fn question(
     app: &Server,
     visitor: &Visitor,
     signed_in: &SignedIn,
-    asked: &Asked,
+    asked: &AuthorizationRequest,
     query: &str,
     headers: &HeaderMap,
 ) -> Reply {
-    let languages = look::languages(headers);
+    let languages = page_parts::languages(headers);
     let client = &asked.client;
     let user_id = &signed_in.user_id;
     let may = may_grant(app, &asked.scope, signed_in);
-    let place = look::place(&asked.back.redirect_uri);
+    let place = page_parts::place(&asked.back.redirect_uri);
     let rest = format!("authorize?{query}");
     let body = html! {
-        (look::client(client, &languages))
+        (page_parts::client(client, &languages))
         p { "It asks to:" }
-        (look::scope(&app.engine, &asked.scope, user_id))
+        (page_parts::scope(&app.engine, &asked.scope, user_id))
         p.note {
             "You are signed in as " strong { (user_id) } ". "
-            a href={ (Next::of(Some(&rest)).by(&app.config.server, "sign_in")) "&again=1" } {
+            a href={ (ReturnPath::of(Some(&rest)).by(&app.config.server, "sign_in")) "&again=1" } {
                 "Use another account"
             }
         }
         @if let Err(why) = &may { p.bad role="alert" { (why) } }
         form method="post" action={ (path(&app.config.server)) "/" (about(query)) } {
-            (look::proof(&app.signing.signer, visitor, &about(query)))
+            (page_parts::proof(&app.signing.signer, visitor, &about(query)))
             @if may.is_ok() {
                 button type="submit" name="answer" value="allow" { "Allow" }
             }
@@ -294,11 +297,11 @@ fn question(
             "Your browser then goes to " strong { (place) } ". Allow this only if you wanted to sign \
              in there, and came here by yourself."
         }
-        (look::documents(client, &languages))
+        (page_parts::documents(client, &languages))
     };
-    let title = format!("Sign in to {}?", look::name(client, &languages));
-    let page = Page::new(title, body).leads_to(look::leads_to(&asked.back.redirect_uri));
-    look::with_logo(page, client, &languages).reply()
+    let title = format!("Sign in to {}?", page_parts::name(client, &languages));
+    let page = Page::new(title, body).leads_to(page_parts::leads_to(&asked.back.redirect_uri));
+    page_parts::with_logo(page, client, &languages).reply()
 }
 
 /// Whether a user can grant this.
@@ -318,7 +321,7 @@ pub(super) async fn answer(cx: Cx<Server, ()>, request: Answer) -> Result<Reply,
     let app = &*cx.app;
     must_be_offered(app)?;
     let query = cx.uri.query().unwrap_or_default();
-    let asked = match Asked::read(app, query) {
+    let asked = match AuthorizationRequest::read(app, query) {
         Ok(asked) => asked,
         Err(refused) => return refused.reply(),
     };
@@ -359,7 +362,7 @@ mod tests {
 
     #[test]
     fn parameters_are_added_to_the_query_or_put_into_the_fragment() {
-        let back = |redirect_uri: &str, fragment| Back {
+        let back = |redirect_uri: &str, fragment| RedirectTarget {
             redirect_uri: redirect_uri.to_owned(),
             fragment,
             state: Some("a&b".to_owned()),

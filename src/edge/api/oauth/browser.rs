@@ -13,7 +13,7 @@ use maud::html;
 use ruma::{OwnedUserId, UserId};
 
 use super::{
-    addresses::{Next, issuer, path},
+    addresses::{ReturnPath, issuer, path},
     parameters::Parameters,
 };
 use crate::{
@@ -167,7 +167,7 @@ impl Visitor {
 }
 
 /// What a browser's new sign-in is about.
-pub(super) struct Arrival<'a> {
+pub(super) struct NewSignIn<'a> {
     pub(super) user_id: OwnedUserId,
     /// How they proved who they are.
     pub(super) by: SignedInBy,
@@ -180,7 +180,7 @@ pub(super) struct Arrival<'a> {
     pub(super) request_id: &'a str,
 }
 
-impl<'a> Arrival<'a> {
+impl<'a> NewSignIn<'a> {
     /// One without a password that was verified for it.
     pub(super) fn of(
         cx: &'a Cx<Server, ()>,
@@ -194,8 +194,8 @@ impl<'a> Arrival<'a> {
 }
 
 /// Signs a user in, and returns the cookie for the browser.
-pub(super) async fn sign_in(app: &Server, arrival: Arrival<'_>) -> Result<HeaderValue, ApiError> {
-    let Arrival { user_id, by, verified, client, headers, request_id } = arrival;
+pub(super) async fn sign_in(app: &Server, arrival: NewSignIn<'_>) -> Result<HeaderValue, ApiError> {
+    let NewSignIn { user_id, by, verified, client, headers, request_id } = arrival;
     let visitor = Visitor::of(&app.engine, &app.config.server, headers);
     let cookie = random_token();
     let now_ms = app.engine.clock().now_ms();
@@ -251,7 +251,7 @@ fn cookie(
 /// Sends a browser in which a user has just signed in, with this cookie, where that leads.
 pub(super) fn go_on(
     server: &config::Server,
-    next: &Next,
+    next: &ReturnPath,
     cookie: HeaderValue,
 ) -> Result<Reply, ApiError> {
     let location = next.location(server);

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     addresses::issuer,
-    offered::must_be_offered,
+    availability::must_be_offered,
     problem::{answer, refusal},
 };
 use crate::{

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use subtle::ConstantTimeEq as _;
 
 use super::{
-    offered::must_be_offered,
+    availability::must_be_offered,
     parameters::Parameters,
     problem::{Failure, Problem, answer, refusal, replied},
 };

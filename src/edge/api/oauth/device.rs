@@ -7,12 +7,12 @@ use ruma::api::auth_scheme::NoAccessToken;
 use serde_json::json;
 
 use super::{
-    addresses::{Next, encoded, issuer, path},
+    addresses::{ReturnPath, encoded, issuer, path},
     authorize::may_grant,
+    availability::must_be_offered,
     browser::{SignedIn, Visitor, see},
     clients::authenticated,
-    look,
-    offered::must_be_offered,
+    page_parts,
     parameters::Parameters,
     problem::{Failure, Problem, answer as answered, refusal as refused, replied},
 };
@@ -158,7 +158,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LinkPage) -> Result<Reply,
     let Some(signed_in) = visitor.signed_in() else {
         let code = given.as_deref().and_then(typed);
         let code = code.map_or_else(String::new, |code| format!("?user_code={}", shown(&code)));
-        return see(&Next::of(Some(&format!("link{code}"))).by(&app.config.server, "sign_in"));
+        return see(&ReturnPath::of(Some(&format!("link{code}"))).by(&app.config.server, "sign_in"));
     };
     let Some(given) = given else {
         return visitor.keep(&app.config.server, entry(&app.config.server, None, "").reply());
@@ -180,7 +180,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LinkPage) -> Result<Reply,
 fn entry(server: &config::Server, wrong: Option<&str>, given: &str) -> Page {
     let body = html! {
         p { "Enter the code that your other device shows." }
-        (look::alert(wrong))
+        (page_parts::alert(wrong))
         form method="get" action={ (path(server)) "/link" } {
             label for="user_code" { "Code" }
             input type="text" id="user_code" name="user_code" value=(given) required
@@ -202,17 +202,17 @@ fn question(
 ) -> Result<Reply, ApiError> {
     let client = app.oauth.clients.get(&app.engine, &request.client_id);
     let client = client.ok_or_else(|| ApiError::not_found("The app is no longer known."))?;
-    let languages = look::languages(headers);
+    let languages = page_parts::languages(headers);
     let scope = Scope::recorded(&request.scope);
     let may = may_grant(app, &scope, signed_in);
     let code = typed(given).map(|code| shown(&code)).unwrap_or_default();
-    let again = Next::of(Some(&format!("link?user_code={}", encoded(&code))));
+    let again = ReturnPath::of(Some(&format!("link?user_code={}", encoded(&code))));
     let body = html! {
-        (look::client(&client, &languages))
+        (page_parts::client(&client, &languages))
         p { "Does your other device show this code?" }
         p.code { (code) }
         p { "The app on it asks to:" }
-        (look::scope(&app.engine, &scope, &signed_in.user_id))
+        (page_parts::scope(&app.engine, &scope, &signed_in.user_id))
         p.note {
             "You are signed in as " strong { (signed_in.user_id) } ". "
             a href={ (again.by(&app.config.server, "sign_in")) "&again=1" } {
@@ -225,17 +225,17 @@ fn question(
         }
         @if let Err(why) = &may { p.bad role="alert" { (why) } }
         form method="post" action={ (path(&app.config.server)) "/link" } {
-            (look::proof(&app.signing.signer, visitor, &about(request)))
+            (page_parts::proof(&app.signing.signer, visitor, &about(request)))
             input type="hidden" name="user_code" value=(code);
             @if may.is_ok() {
                 button type="submit" name="answer" value="allow" { "Allow" }
             }
             button.second type="submit" name="answer" value="deny" { "Do not allow" }
         }
-        (look::documents(&client, &languages))
+        (page_parts::documents(&client, &languages))
     };
-    let title = format!("Sign in to {}?", look::name(&client, &languages));
-    Ok(look::with_logo(Page::new(title, body), &client, &languages).reply())
+    let title = format!("Sign in to {}?", page_parts::name(&client, &languages));
+    Ok(page_parts::with_logo(Page::new(title, body), &client, &languages).reply())
 }
 
 pub(super) async fn answer(cx: Cx<Server, ()>, request: LinkForm) -> Result<Reply, ApiError> {

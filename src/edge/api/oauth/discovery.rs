@@ -5,7 +5,7 @@ use http::{HeaderValue, header::CACHE_CONTROL};
 use ruma::api::auth_scheme::NoAccessToken;
 use serde_json::{Value, json};
 
-use super::offered::must_be_offered;
+use super::availability::must_be_offered;
 use crate::{
     api::{
         addresses::{account_url, issuer},

@@ -9,15 +9,15 @@
 mod account;
 mod addresses;
 mod authorize;
+mod availability;
 pub(super) mod browser;
 mod claims;
 mod clients;
+pub(super) mod console_client;
 mod device;
 mod discovery;
-mod look;
 mod message;
-mod offered;
-pub(super) mod own;
+mod page_parts;
 mod parameters;
 mod problem;
 mod recover;

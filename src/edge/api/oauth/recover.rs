@@ -4,11 +4,11 @@ use http::HeaderMap;
 use maud::html;
 
 use super::{
-    addresses::{Next, path},
-    browser::{self, Arrival, Visitor},
-    look,
+    addresses::{ReturnPath, path},
+    availability::must_be_offered,
+    browser::{self, NewSignIn, Visitor},
     message::Sent,
-    offered::must_be_offered,
+    page_parts,
     parameters::Parameters,
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_decide::{
-    account::{SetPassword, Which},
+    account::{DeviceSet, SetPassword},
     threepid::ResetPassword,
 };
 use logcabin_record::{
@@ -58,21 +58,21 @@ pub(super) fn is_possible(app: &Server) -> bool {
 pub(super) async fn page(cx: Cx<Server, ()>, request: RecoverPage) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     must_be_offered(app)?;
-    let next = Next::of(cx.query("next")?.as_deref());
+    let next = ReturnPath::of(cx.query("next")?.as_deref());
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     visitor.keep(&app.config.server, ask(app, &visitor, &next, None).reply())
 }
 
 /// The page that asks for the address.
-fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Page {
+fn ask(app: &Server, visitor: &Visitor, next: &ReturnPath, wrong: Option<&str>) -> Page {
     let possible = is_possible(app);
     let by_phone = app.outside.messages.reach(Medium::Msisdn);
     let body = html! {
-        (look::alert(wrong))
+        (page_parts::alert(wrong))
         @if possible {
             p { "You will get a message at an address that your account has." }
             form method="post" action={ (path(&app.config.server)) "/recover" } {
-                (look::proof(&app.signing.signer, visitor, ABOUT))
+                (page_parts::proof(&app.signing.signer, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="address" {
                     @if by_phone { "E-mail address, or phone number beginning with +" }
@@ -92,18 +92,24 @@ fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Pag
 }
 
 /// The page that waits for the message, and asks for the new password.
-fn waiting(app: &Server, visitor: &Visitor, next: &Next, sent: &Sent, wrong: Option<&str>) -> Page {
+fn waiting(
+    app: &Server,
+    visitor: &Visitor,
+    next: &ReturnPath,
+    sent: &Sent,
+    wrong: Option<&str>,
+) -> Page {
     let body = html! {
         p {
             @if sent.has_code() { "Enter the code from the message that was sent to you." }
             @else { "Open the link in the message that was sent to you, then continue here." }
         }
-        (look::alert(wrong))
+        (page_parts::alert(wrong))
         form method="post" action={ (path(&app.config.server)) "/recover" } {
-            (look::proof(&app.signing.signer, visitor, ABOUT))
+            (page_parts::proof(&app.signing.signer, visitor, ABOUT))
             input type="hidden" name="next" value=(next.as_str());
             (sent.fields())
-            (look::new_password(&app.config.passwords, "New password"))
+            (page_parts::new_password(&app.config.passwords, "New password"))
             label.check {
                 input type="checkbox" name="everywhere" value="yes" checked;
                 " Sign out all devices. Those that stay signed in keep the keys of encrypted rooms."
@@ -118,7 +124,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<R
     let app = &*cx.app;
     must_be_offered(app)?;
     let fields = Parameters::of_form(&cx.body)?;
-    let next = Next::of(fields.get("next"));
+    let next = ReturnPath::of(fields.get("next"));
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     visitor.check(&app.signing.signer, &request.headers, ABOUT, &fields)?;
     if !is_possible(app) {
@@ -138,7 +144,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<R
     }
 }
 
-async fn send(cx: &Cx<Server, ()>, visitor: &Visitor, next: &Next, address: &str) -> Reply {
+async fn send(cx: &Cx<Server, ()>, visitor: &Visitor, next: &ReturnPath, address: &str) -> Reply {
     let page = match Sent::to(address, Purpose::Account, cx).await {
         Ok(sent) => waiting(&cx.app, visitor, next, &sent, None),
         Err(error) => ask(&cx.app, visitor, next, Some(error.message())).status(error.status()),
@@ -159,9 +165,9 @@ async fn set(
     let user_id = find_account(&app.engine, &proof.threepid).ok_or_else(auth_failed)?;
     check_password(&app.config.passwords, user_id.localpart(), &password)?;
     let password = app.auth.passwords.hash(password).await?;
-    let log_out = fields.get("everywhere").map(|_| Which::All);
+    let log_out = fields.get("everywhere").map(|_| DeviceSet::All);
     let set = SetPassword { user_id: user_id.clone(), password, log_out };
     cx.propose(ResetPassword { set, proof }).await?.into_inner();
-    let arrival = Arrival::of(cx, headers, user_id, SignedInBy::Password);
+    let arrival = NewSignIn::of(cx, headers, user_id, SignedInBy::Password);
     browser::sign_in(app, arrival).await
 }

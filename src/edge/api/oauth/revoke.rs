@@ -5,8 +5,8 @@ use ruma::api::auth_scheme::NoAccessToken;
 use serde_json::json;
 
 use super::{
+    availability::must_be_offered,
     clients::authenticated,
-    offered::must_be_offered,
     parameters::Parameters,
     problem::{Failure, Problem, answer, refusal, replied},
     token::{end, superseded},

@@ -14,10 +14,10 @@ use ruma::{
 };
 
 use super::{
-    addresses::{Next, encoded, path},
-    browser::{self, Arrival, Visitor, see},
-    look,
-    offered::must_be_offered,
+    addresses::{ReturnPath, encoded, path},
+    availability::must_be_offered,
+    browser::{self, NewSignIn, Visitor, see},
+    page_parts,
     parameters::Parameters,
     recover, sign_up,
 };
@@ -25,7 +25,7 @@ use crate::{
     api::{
         auth::{
             claim::{Claim, verified},
-            sso::{self, Errand},
+            sso::{self, SsoPurpose},
         },
         browser::page::{AnyBrowser, Page},
         server::Server,
@@ -82,7 +82,7 @@ const ABOUT: &str = "sign_in";
 pub(super) async fn page(cx: Cx<Server, ()>, request: SignInPage) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     must_be_offered(app)?;
-    let next = Next::of(cx.query("next")?.as_deref());
+    let next = ReturnPath::of(cx.query("next")?.as_deref());
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     let again = cx.query("again")?.is_some();
     if visitor.user().is_some() && !again {
@@ -99,7 +99,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: SignInPage) -> Result<Repl
 fn form(
     app: &Server,
     visitor: &Visitor,
-    next: &Next,
+    next: &ReturnPath,
     user: &str,
     wrong: Option<&str>,
     headers: &HeaderMap,
@@ -108,11 +108,11 @@ fn form(
     let providers = app.outside.providers.all();
     let by_password = config.login.password;
     let body = html! {
-        (look::purpose(&app.engine, &app.oauth.clients, next, headers))
-        (look::alert(wrong))
+        (page_parts::purpose(&app.engine, &app.oauth.clients, next, headers))
+        (page_parts::alert(wrong))
         @if by_password {
             form method="post" action={ (path(&config.server)) "/sign_in" } {
-                (look::proof(&app.signing.signer, visitor, ABOUT))
+                (page_parts::proof(&app.signing.signer, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="user" { "User name or e-mail address" }
                 input type="text" id="user" name="user" value=(user) required maxlength="255"
@@ -125,7 +125,7 @@ fn form(
                 button type="submit" { "Sign in" }
             }
         }
-        (look::ways(&app.config.server, &app.outside.providers, next, by_password))
+        (page_parts::ways(&app.config.server, &app.outside.providers, next, by_password))
         @if !by_password && providers.is_empty() {
             p { "Nobody can sign in to this server by its pages." }
         }
@@ -157,7 +157,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
     let app = &*cx.app;
     must_be_offered(app)?;
     let fields = Parameters::of_form(&cx.body)?;
-    let next = Next::of(fields.get("next"));
+    let next = ReturnPath::of(fields.get("next"));
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     visitor.check(&app.signing.signer, &request.headers, ABOUT, &fields)?;
     if !app.config.login.password {
@@ -181,9 +181,9 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
         Err(error) => return Err(error),
     };
     app.auth.passwords.seen(&user_id, cx.client);
-    let arrival = Arrival {
+    let arrival = NewSignIn {
         verified: Some(set),
-        ..Arrival::of(&cx, &request.headers, user_id, SignedInBy::Password)
+        ..NewSignIn::of(&cx, &request.headers, user_id, SignedInBy::Password)
     };
     match browser::sign_in(app, arrival).await {
         Ok(cookie) => browser::go_on(&app.config.server, &next, cookie),
@@ -194,12 +194,12 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
 
 pub(super) async fn by_sso(cx: Cx<Server, ()>, _: BySso) -> Result<Reply, ApiError> {
     must_be_offered(&cx.app)?;
-    let next = Next::of(cx.query("next")?.as_deref());
+    let next = ReturnPath::of(cx.query("next")?.as_deref());
     let provider = cx.query("provider")?.unwrap_or_default();
     let provider = cx.app.outside.providers.get(&provider);
     let provider =
         provider.ok_or_else(|| ApiError::not_found("There is no such way to log in here."))?;
-    sso::set_out(&cx.app, provider, Errand::Browser { next: next.as_str().to_owned() }).await
+    sso::set_out(&cx.app, provider, SsoPurpose::Browser { next: next.as_str().to_owned() }).await
 }
 
 /// Signs in a user who comes back from a provider: the cookie for the browser, and where it goes
@@ -211,9 +211,9 @@ pub(in crate::api) async fn arrived(
     by: SignedInBy,
     next: &str,
 ) -> Result<(HeaderValue, String), ApiError> {
-    let arrival = Arrival::of(cx, headers, user_id, by);
+    let arrival = NewSignIn::of(cx, headers, user_id, by);
     let cookie = browser::sign_in(&cx.app, arrival).await?;
-    Ok((cookie, Next::of(Some(next)).location(&cx.app.config.server)))
+    Ok((cookie, ReturnPath::of(Some(next)).location(&cx.app.config.server)))
 }
 
 /// Sends a browser that comes from a client without OAuth 2.0 to all ways to sign in, or to
@@ -224,7 +224,7 @@ pub(in crate::api) fn choose_way(
     register: bool,
 ) -> Result<Reply, ApiError> {
     let next = format!("continue?redirectUrl={}", encoded(redirect_url.as_str()));
-    see(&Next::of(Some(&next)).by(server, if register { "sign_up" } else { "sign_in" }))
+    see(&ReturnPath::of(Some(&next)).by(server, if register { "sign_up" } else { "sign_in" }))
 }
 
 /// What the form of the page about going on is about.
@@ -245,18 +245,18 @@ pub(super) async fn go_on(cx: Cx<Server, ()>, request: Continue) -> Result<Reply
     {
         return see(sso::with_token(app, &signed_in.user_id, redirect_url)?.as_str());
     }
-    let place = look::place(redirect_url.as_str());
+    let place = page_parts::place(redirect_url.as_str());
     let query = format!("continue?redirectUrl={}", encoded(redirect_url.as_str()));
     let body = html! {
         p {
             "You are about to give " strong { (place) } " access to your account "
             strong { (signed_in.user_id) } ". "
-            a href={ (Next::of(Some(&query)).by(&app.config.server, "sign_in")) "&again=1" } {
+            a href={ (ReturnPath::of(Some(&query)).by(&app.config.server, "sign_in")) "&again=1" } {
                 "Use another account"
             }
         }
         form method="post" action={ (path(&app.config.server)) "/" (query) } {
-            (look::proof(&app.signing.signer, &visitor, &about(&redirect_url)))
+            (page_parts::proof(&app.signing.signer, &visitor, &about(&redirect_url)))
             button type="submit" { "Continue" }
         }
         p.note {
@@ -265,7 +265,10 @@ pub(super) async fn go_on(cx: Cx<Server, ()>, request: Continue) -> Result<Reply
         }
     };
     let page = Page::new(format!("Continue to {place}?"), body);
-    visitor.keep(&app.config.server, page.leads_to(look::leads_to(redirect_url.as_str())).reply())
+    visitor.keep(
+        &app.config.server,
+        page.leads_to(page_parts::leads_to(redirect_url.as_str())).reply(),
+    )
 }
 
 pub(super) async fn confirm(cx: Cx<Server, ()>, request: Confirm) -> Result<Reply, ApiError> {

@@ -9,10 +9,10 @@ use ruma::api::client::uiaa::{AuthData, AuthType, FallbackAcknowledgement};
 use serde_json::{Map, Value, json};
 
 use super::{
-    addresses::{Next, encoded, path},
-    browser::{self, Arrival, Visitor, see},
-    look,
-    offered::must_be_offered,
+    addresses::{ReturnPath, encoded, path},
+    availability::must_be_offered,
+    browser::{self, NewSignIn, Visitor, see},
+    page_parts,
     parameters::Parameters,
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_record::command::SignedInBy;
-use logcabin_service::uiaa::{self as sessions, Attempt, Binding, Facts, Proof};
+use logcabin_service::uiaa::{self as sessions, Attempt, Binding, Proof, RequestFacts};
 
 endpoint! {
     /// The page, and the way back to it from the pages of the stages.
@@ -64,7 +64,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: SignUpPage) -> Result<Repl
     if let Some(session) = cx.query("session")? {
         return go_on(&cx, &session, &request.headers, false).await;
     }
-    let next = Next::of(cx.query("next")?.as_deref());
+    let next = ReturnPath::of(cx.query("next")?.as_deref());
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     visitor.keep(&app.config.server, form(app, &visitor, &next, "", None, &request.headers).reply())
 }
@@ -72,7 +72,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: SignUpPage) -> Result<Repl
 fn form(
     app: &Server,
     visitor: &Visitor,
-    next: &Next,
+    next: &ReturnPath,
     username: &str,
     wrong: Option<&str>,
     headers: &HeaderMap,
@@ -80,11 +80,11 @@ fn form(
     let config = &app.config;
     let possible = is_possible(app);
     let body = html! {
-        (look::purpose(&app.engine, &app.oauth.clients, next, headers))
-        (look::alert(wrong))
+        (page_parts::purpose(&app.engine, &app.oauth.clients, next, headers))
+        (page_parts::alert(wrong))
         @if possible {
             form method="post" action={ (path(&config.server)) "/sign_up" } {
-                (look::proof(&app.signing.signer, visitor, ABOUT))
+                (page_parts::proof(&app.signing.signer, visitor, ABOUT))
                 input type="hidden" name="next" value=(next.as_str());
                 label for="username" { "User name" }
                 input type="text" id="username" name="username" value=(username) required
@@ -94,13 +94,13 @@ fn form(
                     "Others reach you at @" em { "name" } ":" (config.server.name)
                     ". It cannot be changed."
                 }
-                (look::new_password(&app.config.passwords, "Password"))
+                (page_parts::new_password(&app.config.passwords, "Password"))
                 button type="submit" { "Create the account" }
             }
         } @else {
             p { "New accounts are not created on these pages." }
         }
-        (look::ways(&app.config.server, &app.outside.providers, next, possible))
+        (page_parts::ways(&app.config.server, &app.outside.providers, next, possible))
         p {
             "You have an account? "
             a href=(next.by(&config.server, "sign_in")) { "Sign in" }
@@ -118,7 +118,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignUpForm) -> Result<Re
     if let Some(session) = fields.get("session") {
         return go_on(&cx, session, &request.headers, true).await;
     }
-    let next = Next::of(fields.get("next"));
+    let next = ReturnPath::of(fields.get("next"));
     let username = fields.text("username").trim();
     let begun = begin(&cx, &visitor, &next, username, &fields).await;
     match begun {
@@ -136,7 +136,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignUpForm) -> Result<Re
 async fn begin(
     cx: &Cx<Server, ()>,
     visitor: &Visitor,
-    next: &Next,
+    next: &ReturnPath,
     username: &str,
     fields: &Parameters,
 ) -> Result<String, ApiError> {
@@ -160,7 +160,7 @@ async fn begin(
         binding: Binding::Endpoint(sessions::Parameters(parameters)),
         auth: None,
         offer: app.auth.stages.registration.clone(),
-        facts: Facts { user_id: None, registers: true, client: cx.client },
+        facts: RequestFacts { user_id: None, registers: true, client: cx.client },
     };
     Ok(app.auth.uiaa.begin(&attempt, app.engine.clock().now_ms()))
 }
@@ -210,7 +210,7 @@ async fn go_on(
                 }
                 @if several.contains(&AuthType::Dummy) {
                     form method="post" action={ (path(&app.config.server)) "/sign_up" } {
-                        (look::proof(&app.signing.signer, &visitor, ABOUT))
+                        (page_parts::proof(&app.signing.signer, &visitor, ABOUT))
                         input type="hidden" name="session" value=(id);
                         button.second type="submit" { "Leave it out" }
                     }
@@ -230,10 +230,10 @@ async fn finish(
 ) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let text = |name: &str| parameters.0.get(name).and_then(Value::as_str).unwrap_or_default();
-    let next = Next::of(Some(text(NEXT)));
+    let next = ReturnPath::of(Some(text(NEXT)));
     let auth = AuthData::FallbackAcknowledgement(FallbackAcknowledgement::new(id.to_owned()));
     let offer = app.auth.stages.registration.clone();
-    let facts = Facts { user_id: None, registers: true, client: cx.client };
+    let facts = RequestFacts { user_id: None, registers: true, client: cx.client };
     let binding = Binding::Endpoint(parameters.clone());
     let authenticated =
         uiaa::authenticate(app, "register", binding, Some(&auth), offer, facts).await?;
@@ -253,7 +253,7 @@ async fn finish(
         }
         Err(error) => return Err(error),
     };
-    let arrival = Arrival::of(cx, headers, user_id, SignedInBy::Registration);
+    let arrival = NewSignIn::of(cx, headers, user_id, SignedInBy::Registration);
     let cookie = browser::sign_in(app, arrival).await?;
     browser::go_on(&app.config.server, &next, cookie)
 }

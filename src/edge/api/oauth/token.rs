@@ -9,9 +9,9 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::{
+    availability::must_be_offered,
     claims::id_token,
     clients::authenticated,
-    offered::must_be_offered,
     parameters::Parameters,
     problem::{Failure, Problem, answer, refusal, replied},
 };
@@ -114,7 +114,7 @@ pub(super) async fn redeem(
     client: &Client,
     held: &HeldCode<'_>,
     tokens: NewTokens,
-) -> Result<Given, Failure> {
+) -> Result<IssuedGrant, Failure> {
     let invalid = || Problem::grant("The code is not, or no longer, valid.");
     let HeldCode { code, redirect_uri, verifier } = *held;
     let code = TokenHash::of(code);
@@ -134,7 +134,7 @@ pub(super) async fn redeem(
     if !is_theirs {
         return Err(invalid().into());
     }
-    let granted = Granted {
+    let granted = CodeGrant {
         user_id: found.user_id,
         scope: Scope::recorded(&found.scope),
         code,
@@ -176,7 +176,7 @@ async fn by_device_code(
     if !answered.allowed {
         return Err(Problem::new("access_denied", "The user does not allow it.").into());
     }
-    let granted = Granted {
+    let granted = CodeGrant {
         user_id: answered.user_id,
         scope: Scope::recorded(&request.scope),
         code,
@@ -188,7 +188,7 @@ async fn by_device_code(
 }
 
 /// What a code is exchanged for.
-struct Granted {
+struct CodeGrant {
     user_id: OwnedUserId,
     scope: Scope,
     code: TokenHash,
@@ -197,7 +197,7 @@ struct Granted {
 }
 
 /// What a client has got.
-pub(super) struct Given {
+pub(super) struct IssuedGrant {
     pub(super) user_id: OwnedUserId,
     /// The nonce that the client gave.
     pub(super) nonce: Option<String>,
@@ -209,10 +209,10 @@ pub(super) struct Given {
 async fn give(
     cx: &Caller,
     client: &Client,
-    granted: Granted,
+    granted: CodeGrant,
     tokens: NewTokens,
-) -> Result<Given, Failure> {
-    let Granted { user_id, scope, code, nonce, auth_ms } = granted;
+) -> Result<IssuedGrant, Failure> {
+    let CodeGrant { user_id, scope, code, nonce, auth_ms } = granted;
     let app = &*cx.app;
     let device_id = scope.device.clone();
     let login = device_id.clone().map(|device_id| Login {
@@ -255,12 +255,12 @@ async fn give(
     }
     let tokens = tokens.told(app);
     session::begun(app, &tokens.access, cx.client).await;
-    Ok(Given { user_id, nonce, tokens, scope, auth_ms })
+    Ok(IssuedGrant { user_id, nonce, tokens, scope, auth_ms })
 }
 
 /// The answer with what a client has got.
-async fn told_to(app: &Server, client: &Client, given: Given) -> Result<Reply, Failure> {
-    let Given { user_id, nonce, tokens, scope, auth_ms } = given;
+async fn told_to(app: &Server, client: &Client, given: IssuedGrant) -> Result<Reply, Failure> {
+    let IssuedGrant { user_id, nonce, tokens, scope, auth_ms } = given;
     let id_token = if scope.openid {
         let about = (&*user_id, client.id.as_str(), auth_ms);
         Some(id_token(app, about, nonce, &tokens.access).await?)
@@ -296,23 +296,23 @@ pub(super) async fn end(cx: &Caller, grant: &Grant, because: GrantEnd) -> Result
 }
 
 /// What a refresh token is of.
-struct Presented {
+struct RefreshedGrant {
     grant: Grant,
     login_ms: u64,
     issued_ms: u64,
 }
 
 /// The grant of a valid refresh token.
-fn presented(engine: &Engine, hash: &TokenHash) -> Option<Presented> {
+fn presented(engine: &Engine, hash: &TokenHash) -> Option<RefreshedGrant> {
     let state = engine.state();
     if let Some(found) = state.accounts.refresh_token(hash) {
         let grant = state.oauth.grant_of_session(found.session)?;
         let (login_ms, issued_ms) = (found.login_ms, found.issued_ms);
-        return Some(Presented { grant, login_ms, issued_ms });
+        return Some(RefreshedGrant { grant, login_ms, issued_ms });
     }
     let found = state.oauth.refresh_token(hash)?;
     let (login_ms, issued_ms) = (found.grant.granted_ms, found.issued_ms);
-    Some(Presented { grant: found.grant, login_ms, issued_ms })
+    Some(RefreshedGrant { grant: found.grant, login_ms, issued_ms })
 }
 
 /// The grant that a token was of, if it is one of this server's that others have followed.
@@ -335,7 +335,7 @@ async fn by_refresh_token(
     let text = required(parameters, "refresh_token")?;
     let hash = token::hash(text);
     let invalid = || Problem::grant("The refresh token is not, or no longer, valid.");
-    let Some(Presented { grant, login_ms, issued_ms }) = presented(&app.engine, &hash) else {
+    let Some(RefreshedGrant { grant, login_ms, issued_ms }) = presented(&app.engine, &hash) else {
         let stolen = superseded(&app.engine, &app.signing.lasting, Kind::Refresh, text);
         if let Some(stolen) = stolen.filter(|stolen| stolen.client_id == client.id) {
             // Either of its two holders may be an attacker (RFC 9700, section 4.14.2).

@@ -11,18 +11,18 @@ use ruma::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-pub(super) use self::refused::Asked;
+pub(super) use self::refused::AskedServer;
 use crate::{
     api::server::Server,
     http::{ApiError, Caller, Cx},
 };
 use logcabin_base::{limits, text::encoded};
-use logcabin_outside::federation::Question;
+use logcabin_outside::federation::FederationRequest;
 use logcabin_record::Offset;
 
 /// The room of an alias.
 #[derive(Deserialize, Serialize)]
-pub(in crate::api) struct Whereabouts {
+pub(in crate::api) struct ResolvedAlias {
     pub(in crate::api) room_id: OwnedRoomId,
     pub(in crate::api) servers: Vec<OwnedServerName>,
 }
@@ -39,7 +39,8 @@ impl<C: Caller> Cx<Server, C> {
         user_id: &UserId,
     ) -> Result<BTreeMap<String, Value>, ApiError> {
         let query = query(&[("user_id", user_id.as_str())])?;
-        let mut question = Question::get(format!("/_matrix/federation/v1/query/profile?{query}"));
+        let mut question =
+            FederationRequest::get(format!("/_matrix/federation/v1/query/profile?{query}"));
         question.max_bytes = limits::PROFILE_BYTES;
         let mut fields: BTreeMap<String, Value> = self.ask(user_id.server_name(), question).await?;
         // Clients require these to be strings.
@@ -53,10 +54,11 @@ impl<C: Caller> Cx<Server, C> {
     pub(in crate::api) async fn remote_alias(
         &self,
         alias: &RoomAliasId,
-    ) -> Result<Whereabouts, ApiError> {
+    ) -> Result<ResolvedAlias, ApiError> {
         let query = query(&[("room_alias", alias.as_str())])?;
-        let question = Question::get(format!("/_matrix/federation/v1/query/directory?{query}"));
-        let mut found: Whereabouts = self.ask(alias.server_name(), question).await?;
+        let question =
+            FederationRequest::get(format!("/_matrix/federation/v1/query/directory?{query}"));
+        let mut found: ResolvedAlias = self.ask(alias.server_name(), question).await?;
         found.servers.truncate(limits::REMOTE_SERVERS);
         Ok(found)
     }
@@ -67,7 +69,7 @@ impl<C: Caller> Cx<Server, C> {
         server: &ServerName,
         asked: &impl Serialize,
     ) -> Result<T, ApiError> {
-        self.ask(server, Question::post("/_matrix/federation/v1/publicRooms", asked)).await
+        self.ask(server, FederationRequest::post("/_matrix/federation/v1/publicRooms", asked)).await
     }
 
     /// A room and its direct children, as another homeserver describes them.
@@ -77,18 +79,18 @@ impl<C: Caller> Cx<Server, C> {
         room_id: &RoomId,
     ) -> Result<SpaceHierarchyParentSummary, ApiError> {
         #[derive(Deserialize)]
-        struct Said {
+        struct HierarchyResponse {
             room: SpaceHierarchyParentSummary,
         }
         let path = format!("/_matrix/federation/v1/hierarchy/{}", encoded(room_id.as_str()));
-        let said: Said = self.ask(server, Question::get(path)).await?;
+        let said: HierarchyResponse = self.ask(server, FederationRequest::get(path)).await?;
         Ok(said.room)
     }
 
     /// Counts a request to another homeserver against the caller.
     pub(in crate::api) fn may_ask(&self) -> Result<(), ApiError> {
         if self.app.config.rate_limits.enabled {
-            let taken = self.app.outside.asking.question(self.whose());
+            let taken = self.app.outside.query_rates.question(self.whose());
             taken.map_err(ApiError::limit_exceeded)?;
         }
         Ok(())
@@ -116,7 +118,7 @@ impl<C: Caller> Cx<Server, C> {
             let why = "There are too many servers that this one does not know. Write to fewer.";
             return Err(ApiError::too_large(why));
         }
-        let taken = self.app.outside.asking.strangers(&self.whose(), strangers.len());
+        let taken = self.app.outside.query_rates.strangers(&self.whose(), strangers.len());
         taken.map_err(ApiError::limit_exceeded)
     }
 
@@ -124,17 +126,17 @@ impl<C: Caller> Cx<Server, C> {
     async fn ask<T: DeserializeOwned>(
         &self,
         server: &ServerName,
-        mut question: Question,
+        mut question: FederationRequest,
     ) -> Result<T, ApiError> {
         let federation = self.app.outside.federation.as_deref();
         let federation =
             federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
         self.may_ask()?;
         question.timeout = limits::OUTBOUND_TIMEOUT;
-        let unreachable = |error| Asked::Other.unreachable(error);
-        let answer = federation.peers.ask(server, question).await.map_err(unreachable)?;
+        let unreachable = |error| AskedServer::Other.unreachable(error);
+        let answer = federation.client.send(server, question).await.map_err(unreachable)?;
         match answer.refused() {
-            Some(refused) => Err(Asked::Other.refused(refused)),
+            Some(refused) => Err(AskedServer::Other.refused(refused)),
             None => answer.json().map_err(unreachable),
         }
     }

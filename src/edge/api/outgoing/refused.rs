@@ -9,7 +9,7 @@ use logcabin_service::federation::EnterError;
 
 /// Whose homeserver was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::api) enum Asked {
+pub(in crate::api) enum AskedServer {
     OfRoom,
     /// That of a user who is invited.
     OfInvited,
@@ -19,7 +19,7 @@ pub(in crate::api) enum Asked {
     Other,
 }
 
-impl Asked {
+impl AskedServer {
     const fn as_str(self) -> &'static str {
         match self {
             Self::OfRoom => "The room's server",

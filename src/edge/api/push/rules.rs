@@ -157,13 +157,13 @@ pub(super) async fn notifications(
 
 /// The position in a room during a backward search of all of a user's rooms: the next event to
 /// examine.
-struct Way {
+struct SearchPosition {
     room: Arc<Room>,
     /// Events that were read ahead, oldest first.
     ahead: Vec<Offset>,
 }
 
-impl Way {
+impl SearchPosition {
     fn begin(room: Arc<Room>, from: Offset) -> Option<Self> {
         let mut way = Self { room, ahead: Vec::new() };
         way.look_up(from);
@@ -180,21 +180,21 @@ impl Way {
     }
 }
 
-impl PartialEq for Way {
+impl PartialEq for SearchPosition {
     fn eq(&self, other: &Self) -> bool {
         self.next() == other.next()
     }
 }
 
-impl Eq for Way {}
+impl Eq for SearchPosition {}
 
-impl PartialOrd for Way {
+impl PartialOrd for SearchPosition {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Way {
+impl Ord for SearchPosition {
     fn cmp(&self, other: &Self) -> Ordering {
         self.next().cmp(&other.next())
     }
@@ -214,7 +214,7 @@ fn notified(
         let room = view.state.rooms.get(&part.room_id)?;
         // Events after the user left did not notify them.
         let joined = part.membership == Membership::Join;
-        Way::begin(room, if joined { from } else { from.min(part.offset) })
+        SearchPosition::begin(room, if joined { from } else { from.min(part.offset) })
     });
     let mut ways: BinaryHeap<_> = rooms.collect();
     let mut list = Notifications { notifications: Vec::new(), next_token: None };

@@ -24,7 +24,7 @@ use sha2::{Digest as _, Sha256};
 use tracing::{info, warn};
 
 use crate::{
-    api::{outgoing::Asked, server::Server},
+    api::{outgoing::AskedServer, server::Server},
     http::{ApiError, Cx, ErrorCode, Json, endpoint},
 };
 use logcabin_base::limits;
@@ -34,7 +34,7 @@ use logcabin_decide::{
     membership::{AcceptAddressInvite, Changed},
     send::SendEvent,
 };
-use logcabin_outside::outbound::{Answer, Ask};
+use logcabin_outside::outbound::{OutboundRequest, OutboundResponse};
 use logcabin_read::events::to_raw;
 use logcabin_record::{Offset, address as threepid, threepid::Threepid};
 use logcabin_service::accounts::identity::{self, handed_on, unusable};
@@ -44,12 +44,12 @@ endpoint! {
     /// …/3pid/onbind`).
     pub(in crate::api) struct OnBind = PUT "/_matrix/federation/v1/3pid/onbind";
     for NoAccessToken;
-    { body: Bound = json }
+    { body: BindNotice = json }
 }
 
 /// The user to whom an address was bound, and the invitations for the address.
 #[derive(Deserialize)]
-pub(in crate::api) struct Bound {
+pub(in crate::api) struct BindNotice {
     mxid: OwnedUserId,
     invites: Vec<BoundInvite>,
 }
@@ -74,7 +74,7 @@ pub(super) struct Addressee {
 
 /// An identity server's response for a stored invitation.
 #[derive(Debug, Deserialize)]
-struct Kept {
+struct StoreInviteResponse {
     token: String,
     public_keys: Vec<PublicKey>,
     display_name: String,
@@ -114,7 +114,7 @@ impl Addressee {
             lookup_pepper: String,
         }
         #[derive(Deserialize)]
-        struct Found {
+        struct LookupResponse {
             mappings: Map<String, Value>,
         }
         let details = self.ask(app, Method::GET, "/identity/v2/hash_details", None).await?;
@@ -129,7 +129,7 @@ impl Addressee {
         let question =
             json!({ "algorithm": "sha256", "pepper": lookup_pepper, "addresses": [hashed] });
         let answer = self.ask(app, Method::POST, "/identity/v2/lookup", Some(&question)).await?;
-        let Found { mappings } = answer.json().map_err(|_| unusable(&answer))?;
+        let LookupResponse { mappings } = answer.json().map_err(|_| unusable(&answer))?;
         // Some identity servers write null for unknown values.
         let user_id = mappings.get(&hashed).filter(|user_id| !user_id.is_null());
         let Some(user_id) = user_id else { return Ok(None) };
@@ -145,7 +145,7 @@ impl Addressee {
         let described = self.described(cx, room_id)?;
         let path = "/identity/v2/store-invite";
         let answer = self.ask(&cx.app, Method::POST, path, Some(&described)).await?;
-        let kept: Kept = answer.json().map_err(|_| unusable(&answer))?;
+        let kept: StoreInviteResponse = answer.json().map_err(|_| unusable(&answer))?;
         let Some(first) = kept.public_keys.first() else { return Err(unusable(&answer).into()) };
         if !threepid::is_opaque_id(&kept.token) {
             return Err(unusable(&answer).into());
@@ -213,9 +213,9 @@ impl Addressee {
         method: Method,
         path: &str,
         question: Option<&Value>,
-    ) -> Result<Answer, ApiError> {
+    ) -> Result<OutboundResponse, ApiError> {
         let bearer = format!("Bearer {}", self.access_token);
-        let make = |_: &str, ask: Ask| {
+        let make = |_: &str, ask: OutboundRequest| {
             let ask = ask.header(AUTHORIZATION, &bearer);
             if let Some(question) = question { ask.json(question) } else { ask }
         };
@@ -231,7 +231,7 @@ impl Addressee {
 /// `PUT …/3pid/onbind`: an address with invitations was bound to a user of this server. Anyone can
 /// send this request, so each invitation must be signed with a key that the room has for it.
 pub(in crate::api) async fn bound(cx: Cx<Server, ()>, request: OnBind) -> Result<Json, ApiError> {
-    let Bound { mxid, invites } = request.body;
+    let BindNotice { mxid, invites } = request.body;
     if invites.len() > limits::ADDRESS_INVITES {
         return Err(ApiError::too_large("There are too many invites for one request."));
     }
@@ -287,12 +287,12 @@ async fn turn(cx: &Cx<Server, ()>, invite: BoundInvite) -> Result<bool, ApiError
         match (room, sender) {
             (None, Some(sender)) => {
                 let asked = receiving.ask_for_invite(&room_id, &sender, &user_id, &signed).await;
-                asked.map_err(|error| Asked::OfInviter.failed(error))?;
+                asked.map_err(|error| AskedServer::OfInviter.failed(error))?;
                 Ok(true)
             }
             _ => {
                 let invited = receiving.invite_by_address(&room_id, &user_id, &signed).await;
-                invited.map_err(|error| Asked::OfInvited.failed(error))
+                invited.map_err(|error| AskedServer::OfInvited.failed(error))
             }
         }
     });

@@ -12,12 +12,12 @@ use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_read::{
     events::{ClientEvent, EventForm, EventRef},
-    view::{ByteBudget, PageLimit, View, filter::EventFilter, past::Wanted},
+    view::{ByteBudget, PageLimit, View, filter::EventFilter, past::HistoryRange},
 };
 use logcabin_record::Offset;
 use logcabin_state::{
     Room,
-    rooms::gaps::{Place, Slot},
+    rooms::gaps::{GapPosition, TimelinePosition},
 };
 
 pub(super) async fn context(
@@ -76,8 +76,8 @@ pub(super) async fn context(
 pub(super) struct Around {
     pub(super) before: Vec<EventRef>,
     pub(super) after: Vec<EventRef>,
-    pub(super) start: Place,
-    pub(super) end: Place,
+    pub(super) start: TimelinePosition,
+    pub(super) end: TimelinePosition,
 }
 
 /// The events around one. Missing events are not fetched: a client continues from either end with
@@ -93,18 +93,18 @@ pub(super) fn around<'a>(
         let earlier = event.offset.prev();
         let before = view.page_backward(room, earlier, Offset::ZERO, before, filter)?.events;
         let after = view.page_forward(room, event.offset, Offset::MAX, after, filter)?.events;
-        let start = Place::After(before.last().unwrap_or(event).offset.prev());
-        let end = Place::After(after.last().unwrap_or(event).offset);
+        let start = TimelinePosition::After(before.last().unwrap_or(event).offset.prev());
+        let end = TimelinePosition::After(after.last().unwrap_or(event).offset);
         return Ok(Around { before, after, start, end });
     }
     let slot = room.slot(event.offset);
-    let start = slot.map_or_else(|| room.before_event(event.offset), Slot::before);
-    let end = slot.map_or(Place::After(event.offset), Slot::after);
-    let first = Place::After(Offset::ZERO);
-    let earlier = Wanted { from: start, to: first, backward: true, stops: true };
+    let start = slot.map_or_else(|| room.before_event(event.offset), GapPosition::before);
+    let end = slot.map_or(TimelinePosition::After(event.offset), GapPosition::after);
+    let first = TimelinePosition::After(Offset::ZERO);
+    let earlier = HistoryRange { from: start, to: first, backward: true, stops: true };
     let earlier = view.past(room, earlier, before, filter)?;
-    let last = Place::After(Offset::MAX);
-    let later = Wanted { from: end, to: last, backward: false, stops: true };
+    let last = TimelinePosition::After(Offset::MAX);
+    let later = HistoryRange { from: end, to: last, backward: false, stops: true };
     let later = view.past(room, later, after, filter)?;
     Ok(Around {
         start: earlier.last.unwrap_or(start),

@@ -110,7 +110,7 @@ pub(super) fn new_room_id(server_name: &ServerName) -> Result<OwnedRoomId, ApiEr
 
 fn initial_state(raw: &RawValue) -> Result<InitialState, ApiError> {
     #[derive(Deserialize)]
-    struct Given<'a> {
+    struct InitialStateEvent<'a> {
         #[serde(rename = "type")]
         event_type: String,
         #[serde(default)]
@@ -118,7 +118,7 @@ fn initial_state(raw: &RawValue) -> Result<InitialState, ApiError> {
         #[serde(borrow)]
         content: &'a RawValue,
     }
-    let given: Given<'_> = serde_json::from_str(raw.get())
+    let given: InitialStateEvent<'_> = serde_json::from_str(raw.get())
         .map_err(|_| ApiError::bad_json("`initial_state` holds state events."))?;
     let content = canonical(given.content).map_err(|refusal| match refusal {
         Refusal::BadJson(reason) => Refusal::InvalidRoomState(reason),

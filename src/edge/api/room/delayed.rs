@@ -244,7 +244,7 @@ fn shown(engine: &Engine, event: &DelayedEvent) -> Result<Value, ReadError> {
 }
 
 /// A position in the list: a time, and its event.
-type Place = (u64, Offset);
+type ListPosition = (u64, Offset);
 
 /// The requested part of the list.
 struct Query {
@@ -255,7 +255,7 @@ struct Query {
     by_action: Option<bool>,
     order_by: Order,
     backward: bool,
-    from: Place,
+    from: ListPosition,
 }
 
 #[derive(Clone, Copy)]
@@ -314,7 +314,7 @@ impl Query {
         })
     }
 
-    fn place_of(&self, event: &DelayedEvent) -> Place {
+    fn place_of(&self, event: &DelayedEvent) -> ListPosition {
         let ts = match self.order_by {
             Order::Due => event.due_ms(),
             Order::Finished => {
@@ -342,7 +342,7 @@ impl Query {
     }
 }
 
-fn place(token: &str) -> Option<Place> {
+fn place(token: &str) -> Option<ListPosition> {
     let (ts, offset) = token.split_once('_')?;
     Some((ts.parse().ok()?, Offset::new(offset.parse().ok()?)))
 }

@@ -160,16 +160,20 @@ pub(super) async fn public_rooms(
     request: get_public_rooms::Request,
 ) -> Result<get_public_rooms::Response, ApiError> {
     if let Some(server) = request.server.as_deref().filter(|server| cx.is_remote(server)) {
-        let asked = Asked { limit: request.limit, since: request.since, ..Asked::default() };
-        return Ok(cx.remote_rooms::<Listed>(server, &asked).await?.into());
+        let asked = PublicRoomsRequest {
+            limit: request.limit,
+            since: request.since,
+            ..PublicRoomsRequest::default()
+        };
+        return Ok(cx.remote_rooms::<PublicRoomsResponse>(server, &asked).await?.into());
     }
-    let wanted = Wanted {
+    let wanted = DirectoryQuery {
         server: request.server.as_deref(),
         limit: request.limit,
         since: request.since.as_deref(),
-        ..Wanted::default()
+        ..DirectoryQuery::default()
     };
-    Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
+    Ok(PublicRoomsResponse::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
 }
 
 pub(super) async fn public_rooms_filtered(
@@ -178,21 +182,21 @@ pub(super) async fn public_rooms_filtered(
 ) -> Result<get_public_rooms_filtered::Response, ApiError> {
     if let Some(server) = request.server.as_deref().filter(|server| cx.is_remote(server)) {
         let get_public_rooms_filtered::Request { limit, since, filter, room_network, .. } = request;
-        let asked = Asked { limit, since, filter, network: room_network };
-        return Ok(cx.remote_rooms::<Listed>(server, &asked).await?.into());
+        let asked = PublicRoomsRequest { limit, since, filter, network: room_network };
+        return Ok(cx.remote_rooms::<PublicRoomsResponse>(server, &asked).await?.into());
     }
-    let wanted = Wanted {
+    let wanted = DirectoryQuery {
         server: request.server.as_deref(),
         limit: request.limit,
         since: request.since.as_deref(),
-        ..Wanted::searched(&request.filter, &request.room_network)
+        ..DirectoryQuery::searched(&request.filter, &request.room_network)
     };
-    Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
+    Ok(PublicRoomsResponse::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
 }
 
 /// What is asked of another homeserver.
 #[derive(Default, Serialize)]
-struct Asked {
+struct PublicRoomsRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<UInt>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -205,7 +209,7 @@ struct Asked {
 
 /// What another homeserver lists.
 #[derive(Deserialize)]
-struct Listed {
+struct PublicRoomsResponse {
     chunk: Vec<PublicRoomsChunk>,
     next_batch: Option<String>,
     prev_batch: Option<String>,
@@ -214,8 +218,8 @@ struct Listed {
 
 macro_rules! from_pages {
     ($($response:ty),+) => {$(
-        impl From<Listed> for $response {
-            fn from(listed: Listed) -> Self {
+        impl From<PublicRoomsResponse> for $response {
+            fn from(listed: PublicRoomsResponse) -> Self {
                 let mut response = Self::default();
                 response.chunk = listed.chunk;
                 response.next_batch = listed.next_batch;
@@ -233,8 +237,8 @@ from_pages!(
     filtered_for_servers::Response
 );
 
-impl From<Listed> for get_public_rooms::Response {
-    fn from(listed: Listed) -> Self {
+impl From<PublicRoomsResponse> for get_public_rooms::Response {
+    fn from(listed: PublicRoomsResponse) -> Self {
         let mut response = Self::new(listed.chunk);
         response.next_batch = listed.next_batch;
         response.prev_batch = listed.prev_batch;
@@ -243,7 +247,7 @@ impl From<Listed> for get_public_rooms::Response {
     }
 }
 
-impl From<Page> for Listed {
+impl From<Page> for PublicRoomsResponse {
     fn from(page: Page) -> Self {
         Self {
             chunk: page.chunk(),
@@ -259,13 +263,13 @@ pub(in crate::api) async fn public_rooms_for_server(
     cx: Cx<Server, Homeserver>,
     request: for_servers::Request,
 ) -> Result<for_servers::Response, ApiError> {
-    let wanted = Wanted {
+    let wanted = DirectoryQuery {
         limit: request.limit,
         since: request.since.as_deref(),
         network: request.room_network.clone(),
-        ..Wanted::default()
+        ..DirectoryQuery::default()
     };
-    Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
+    Ok(PublicRoomsResponse::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
 }
 
 /// The same, searched.
@@ -273,12 +277,12 @@ pub(in crate::api) async fn public_rooms_filtered_for_server(
     cx: Cx<Server, Homeserver>,
     request: filtered_for_servers::Request,
 ) -> Result<filtered_for_servers::Response, ApiError> {
-    let wanted = Wanted {
+    let wanted = DirectoryQuery {
         limit: request.limit,
         since: request.since.as_deref(),
-        ..Wanted::searched(&request.filter, &request.room_network)
+        ..DirectoryQuery::searched(&request.filter, &request.room_network)
     };
-    Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
+    Ok(PublicRoomsResponse::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
 }
 
 struct Page {
@@ -296,12 +300,12 @@ impl Page {
 
 /// A room's sort key: most members first, then oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct SortKey {
     joined: Reverse<u64>,
     created: Offset,
 }
 
-impl Place {
+impl SortKey {
     fn of(room: &Room) -> Self {
         Self { joined: Reverse(room.counts(Offset::MAX).joined), created: room.created }
     }
@@ -311,8 +315,8 @@ impl Place {
 /// even if rooms were listed meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Since {
-    After(Place),
-    Before(Place),
+    After(SortKey),
+    Before(SortKey),
 }
 
 impl fmt::Display for Since {
@@ -334,7 +338,7 @@ impl FromStr for Since {
         let (joined, created) = place.split_once('_').ok_or_else(not_ours)?;
         let number = |text: &str| text.parse().map_err(|_| not_ours());
         let place =
-            Place { joined: Reverse(number(joined)?), created: Offset::new(number(created)?) };
+            SortKey { joined: Reverse(number(joined)?), created: Offset::new(number(created)?) };
         match way {
             "a" => Ok(Self::After(place)),
             "b" => Ok(Self::Before(place)),
@@ -345,7 +349,7 @@ impl FromStr for Since {
 
 /// The requested part of the list.
 #[derive(Default)]
-struct Wanted<'a> {
+struct DirectoryQuery<'a> {
     server: Option<&'a ServerName>,
     limit: Option<UInt>,
     since: Option<&'a str>,
@@ -355,7 +359,7 @@ struct Wanted<'a> {
     network: RoomNetwork,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> DirectoryQuery<'a> {
     /// The rooms that a filter lets through.
     fn searched(filter: &'a Filter, network: &RoomNetwork) -> Self {
         let types = filter.room_types.iter().map(|of| of.as_str().map(ToOwned::to_owned));
@@ -371,7 +375,7 @@ impl<'a> Wanted<'a> {
 /// A page of the list. It costs a look at the member count of each listed room. For each room on
 /// the page (or, in a search, each listed room), it also costs the changes since it was last
 /// described.
-fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
+fn list(app: &Server, wanted: &DirectoryQuery<'_>) -> Result<Page, ApiError> {
     if wanted.server.is_some_and(|server| server != app.config.server.name) {
         return Err(ApiError::forbidden("This server does not federate: it lists its own rooms."));
     }
@@ -389,7 +393,7 @@ fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
         _ => rooms.public(),
     };
     // Sort keys are computed once, because members come and go meanwhile.
-    let mut rooms: Vec<_> = listed.into_iter().map(|room| (Place::of(&room), room)).collect();
+    let mut rooms: Vec<_> = listed.into_iter().map(|room| (SortKey::of(&room), room)).collect();
     // Nobody is left in the others.
     rooms.retain(|(place, _)| place.joined.0 > 0);
     rooms.sort_unstable_by_key(|(place, _)| *place);

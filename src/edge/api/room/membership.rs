@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     address_invite::Addressee,
-    elsewhere::{Place, invite_content},
     reading::readable_as_of,
+    remote_rooms::{RoomReference, invite_content},
 };
 use crate::{
     api::{answer::json, appservice::services as appservice, server::Server},
@@ -125,11 +125,11 @@ pub(super) async fn join_by_id_or_alias(
 /// may authorise a join that somebody has to authorise.
 async fn enter(
     cx: &Cx<Server>,
-    place: Place,
+    place: RoomReference,
     reason: Option<String>,
     signed: Option<CanonicalJsonObject>,
 ) -> Result<(), ApiError> {
-    if cx.is_elsewhere(&place.room_id) {
+    if cx.is_remote_room(&place.room_id) {
         return cx.change_membership_elsewhere(MembershipChange::Join, place, reason).await;
     }
     let (room_id, user_id) = (place.room_id.clone(), cx.caller.user_id.clone());
@@ -154,7 +154,7 @@ pub(super) async fn knock(
     cx.forget_request();
     let place = cx.place(&request.room_id_or_alias, request.via).await?;
     let room_id = place.room_id.clone();
-    if cx.is_elsewhere(&room_id) {
+    if cx.is_remote_room(&room_id) {
         cx.change_membership_elsewhere(MembershipChange::Knock, place, request.reason).await?;
         return Ok(knock_room::Response::new(room_id));
     }
@@ -178,7 +178,7 @@ pub(super) async fn leave(
     // Other homeservers may take their time.
     cx.forget_request();
     let user_id = cx.caller.user_id.clone();
-    if cx.is_elsewhere(&request.room_id) && is_at_the_door(&cx, &request.room_id) {
+    if cx.is_remote_room(&request.room_id) && is_at_the_door(&cx, &request.room_id) {
         let place = cx.place((&*request.room_id).into(), Vec::new()).await?;
         cx.change_membership_elsewhere(MembershipChange::Leave, place, request.reason).await?;
         if cx.app.config.accounts.forget_on_leave {

@@ -13,10 +13,10 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_read::{
     events::EventForm,
-    view::past::{PastPage, Wanted},
+    view::past::{HistoryRange, PastPage},
 };
 use logcabin_record::Offset;
-use logcabin_state::{Room, rooms::gaps::Place};
+use logcabin_state::{Room, rooms::gaps::TimelinePosition};
 
 /// `GET /rooms/{roomId}/messages` of such a room.
 pub(super) async fn messages(
@@ -33,16 +33,22 @@ pub(super) async fn messages(
     let backward = request.dir == Direction::Backward;
     let (start, to) = if backward {
         let newest = cx.view_as_of()?.at();
-        (from.unwrap_or(Place::After(newest)), to.unwrap_or(Place::After(Offset::ZERO)))
+        (
+            from.unwrap_or(TimelinePosition::After(newest)),
+            to.unwrap_or(TimelinePosition::After(Offset::ZERO)),
+        )
     } else {
-        (from.unwrap_or(Place::After(Offset::ZERO)), to.unwrap_or(Place::After(Offset::MAX)))
+        (
+            from.unwrap_or(TimelinePosition::After(Offset::ZERO)),
+            to.unwrap_or(TimelinePosition::After(Offset::MAX)),
+        )
     };
     // An administrator who looks at an earlier moment sees the room as it was.
     let mut filling = Filling::new(cx, room, cx.moment()?.is_none());
     loop {
         let view = cx.view_as_of()?;
         let seen = readable_as_of(&view, room)?;
-        let wanted = Wanted { from: start, to, backward, stops: filling.may_go_on };
+        let wanted = HistoryRange { from: start, to, backward, stops: filling.may_go_on };
         let page = cx.at_length(|| Ok(view.past(room, wanted, limit, &filter)?)).await?;
         if page.events.len() < limit && filling.fill(page.open).await {
             continue;

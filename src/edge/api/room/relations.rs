@@ -26,7 +26,7 @@ use logcabin_read::{
     events::{ClientEvent, EventForm},
     view::{
         filter::EventFilter,
-        relations::{Stretch, Wanted, WantedThreads},
+        relations::{PageRange, RelationQuery, ThreadQuery},
         token::ThreadsToken,
     },
 };
@@ -36,7 +36,7 @@ use logcabin_record::Offset;
 const PAGE: u32 = 20;
 
 /// The common parameters of the three endpoints for an event's children.
-struct Asked<'a> {
+struct RelationsRequest<'a> {
     room_id: &'a RoomId,
     event_id: &'a EventId,
     rel_type: Option<String>,
@@ -50,7 +50,7 @@ struct Asked<'a> {
 
 macro_rules! asked {
     ($request:expr, $rel_type:expr, $event_type:expr) => {
-        Asked {
+        RelationsRequest {
             room_id: &$request.room_id,
             event_id: &$request.event_id,
             rel_type: $rel_type,
@@ -88,7 +88,7 @@ pub(super) async fn of_rel_type_and_event_type(
     children(&cx, &asked!(request, rel_type, event_type)).await
 }
 
-async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Json, ApiError> {
+async fn children(cx: &Cx<Server>, asked: &RelationsRequest<'_>) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response<'a> {
         chunk: Vec<ClientEvent>,
@@ -105,15 +105,16 @@ async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Json, ApiError> 
     let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();
     let (from, to) = (position(asked.from)?, position(asked.to)?);
     let stretch = match asked.dir {
-        Direction::Backward => Stretch::Backward {
+        Direction::Backward => PageRange::Backward {
             from: from.unwrap_or(Offset::MAX),
             after: to.unwrap_or(Offset::ZERO),
         },
-        Direction::Forward => {
-            Stretch::Forward { after: from.unwrap_or(Offset::ZERO), to: to.unwrap_or(Offset::MAX) }
-        }
+        Direction::Forward => PageRange::Forward {
+            after: from.unwrap_or(Offset::ZERO),
+            to: to.unwrap_or(Offset::MAX),
+        },
     };
-    let wanted = Wanted {
+    let wanted = RelationQuery {
         rel_type: asked.rel_type.as_deref(),
         event_type: asked.event_type.as_deref(),
         depth: if asked.recurse { limits::RELATION_DEPTH } else { 1 },
@@ -169,7 +170,7 @@ pub(super) async fn threads(
         };
         let walk =
             request.from.as_deref().and_then(|from| cx.app.listing.thread_walks.get(&key(from)));
-        let wanted = WantedThreads { as_of, before, participated };
+        let wanted = ThreadQuery { as_of, before, participated };
         let threads = view.threads(&room, wanted, limit, walk.as_deref())?;
         let next = |before| ThreadsToken { as_of: &cx.app.token(as_of), before }.to_string();
         let next_batch = threads.next.map(next);

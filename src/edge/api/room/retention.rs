@@ -9,7 +9,7 @@ use crate::{
 };
 use logcabin_record::Offset;
 use logcabin_service::policies;
-use logcabin_state::lifetimes::Own;
+use logcabin_state::lifetimes::RoomRetention;
 
 endpoint! {
     /// The path that clients use, and the proposed one.
@@ -29,13 +29,14 @@ pub(super) async fn configuration(cx: Cx<Server>, _: Configuration) -> Result<Js
         Some(lifetime_ms) => json!({ "max_lifetime": lifetime_ms }),
         None => json!({}),
     };
-    let default = retention.lifetime_ms(None, "m.room.message", Own::default());
+    let default = retention.lifetime_ms(None, "m.room.message", RoomRetention::default());
     policies.insert("*".to_owned(), lives(default));
     for room_id in retention.rooms() {
         let room = cx.app.engine.state().rooms.get(room_id);
         let is_in = |user_id| room.is_some_and(|room| room.is_joined(user_id, Offset::MAX));
         if is_in(&cx.caller.user_id) {
-            let lifetime = retention.lifetime_ms(Some(room_id), "m.room.message", Own::default());
+            let lifetime =
+                retention.lifetime_ms(Some(room_id), "m.room.message", RoomRetention::default());
             policies.insert(room_id.to_string(), lives(lifetime));
         }
     }

@@ -42,10 +42,10 @@ pub(super) async fn one(
     }
     // From the client format, so that redacted content stays hidden.
     #[derive(serde::Deserialize)]
-    struct Shown<'a> {
+    struct EventContent<'a> {
         #[serde(borrow)]
         content: &'a serde_json::value::RawValue,
     }
-    let shown: Shown<'_> = serde_json::from_str(shown.get()).map_err(ApiError::internal)?;
+    let shown: EventContent<'_> = serde_json::from_str(shown.get()).map_err(ApiError::internal)?;
     json(&shown.content)
 }

@@ -27,7 +27,7 @@ use logcabin_read::{
     view::{ByteBudget, PageLimit, View, filter::EventFilter, shown_bytes},
 };
 use logcabin_record::Offset;
-use logcabin_search::{Hit, Key, Order, Place, Query, Search, SearchError, Text};
+use logcabin_search::{Hit, HitPosition, Key, Order, Query, Search, SearchError, Text};
 use logcabin_state::{Membership, Room};
 
 /// The default number of results on a page.
@@ -46,7 +46,7 @@ pub(super) async fn search(
     let Some(criteria) = request.search_categories.room_events else {
         return json(&json!({ "search_categories": {} }));
     };
-    let wanted = Wanted::new(&cx, criteria, request.next_batch.as_deref())?;
+    let wanted = SearchRequest::new(&cx, criteria, request.next_batch.as_deref())?;
     let head = cx.app.engine.head().offset();
     let complete = cx.app.listing.search.reach(head).await;
     cx.at_length(|| {
@@ -61,7 +61,7 @@ pub(super) async fn search(
 }
 
 /// A search request.
-struct Wanted {
+struct SearchRequest {
     /// The terms that a text must contain.
     terms: Vec<String>,
     /// The words as typed.
@@ -73,7 +73,7 @@ struct Wanted {
     context: EventContext,
     include_state: bool,
     groups: Vec<GroupingKey>,
-    after: Option<After>,
+    after: Option<SearchCursor>,
 }
 
 /// The start of a page of results, as encoded in `next_batch`.
@@ -93,9 +93,9 @@ struct Token {
     sender: Option<OwnedUserId>,
 }
 
-struct After {
+struct SearchCursor {
     at: Offset,
-    place: Place,
+    place: HitPosition,
     count: u64,
     room: Option<OwnedRoomId>,
     sender: Option<OwnedUserId>,
@@ -130,16 +130,16 @@ struct Match {
 }
 
 /// The results of a search.
-struct Found {
+struct SearchResults {
     results: Vec<Match>,
     /// The total number, as far as it was determined.
     count: u64,
     /// The last position on this page, if there is more after it.
-    more_after: Option<Place>,
+    more_after: Option<HitPosition>,
     at: Offset,
 }
 
-impl Wanted {
+impl SearchRequest {
     fn new(
         cx: &Cx<Server>,
         criteria: Criteria,
@@ -190,13 +190,18 @@ impl Wanted {
             context: criteria.event_context,
             include_state: criteria.include_state.unwrap_or(false),
             groups,
-            after: next_batch.map(|token| After::new(cx, token)).transpose()?,
+            after: next_batch.map(|token| SearchCursor::new(cx, token)).transpose()?,
         })
     }
 
     /// The results as of `until`: those of this page, and their number. The view judges each hit of
     /// the index: events that the caller may not see are neither shown nor counted.
-    fn look(&self, search: &Search, view: &View<'_>, until: Offset) -> Result<Found, ApiError> {
+    fn look(
+        &self,
+        search: &Search,
+        view: &View<'_>,
+        until: Offset,
+    ) -> Result<SearchResults, ApiError> {
         let rooms = self.rooms(view);
         let created: HashSet<Offset> = rooms.keys().copied().collect();
         let query = Query {
@@ -223,7 +228,8 @@ impl Wanted {
         let scanned_all = hits.len() < limits::SEARCH_HITS;
         let last_place = hits.last().map(|hit| hit.place);
         let mut bytes = 0;
-        let mut found = Found { results: Vec::new(), count: 0, more_after: None, at: until };
+        let mut found =
+            SearchResults { results: Vec::new(), count: 0, more_after: None, at: until };
         for hit in hits {
             let versions = versions.get(&hit.place.event).map_or(&[][..], Vec::as_slice);
             let Some(result) = self.judge(view, &rooms, hit, versions, until)? else { continue };
@@ -298,7 +304,7 @@ impl Wanted {
         &self,
         cx: &Cx<Server>,
         view: &View<'_>,
-        found: Found,
+        found: SearchResults,
     ) -> Result<RoomEvents<'_>, ApiError> {
         let form = &EventForm::FULL;
         let budget = ByteBudget::new(limits::ANSWER_BYTES);
@@ -328,9 +334,9 @@ impl Wanted {
                 }
             }
         }
-        let of_group = |after: &After| (after.room.clone(), after.sender.clone());
+        let of_group = |after: &SearchCursor| (after.room.clone(), after.sender.clone());
         let (room, sender) = self.after.as_ref().map(of_group).unwrap_or_default();
-        let token = |place: Place, room: Option<OwnedRoomId>, sender: Option<OwnedUserId>| {
+        let token = |place: HitPosition, room: Option<OwnedRoomId>, sender: Option<OwnedUserId>| {
             let at = cx.app.token(found.at);
             let (rank, event) = (place.rank, place.event.get());
             Token { at, rank, event, count: found.count, room, sender }.encode()
@@ -356,7 +362,7 @@ impl Wanted {
     fn groups(
         &self,
         results: &[Match],
-        token: impl Fn(Place, Group<'_>) -> Option<String>,
+        token: impl Fn(HitPosition, Group<'_>) -> Option<String>,
     ) -> BTreeMap<&str, BTreeMap<String, ResultGroup>> {
         let mut groups = BTreeMap::new();
         for key in &self.groups {
@@ -433,12 +439,12 @@ impl Wanted {
     }
 }
 
-impl After {
+impl SearchCursor {
     fn new(cx: &Cx<Server>, token: &str) -> Result<Self, ApiError> {
         let token = Token::decode(token)
             .ok_or_else(|| ApiError::invalid_param("`next_batch` is not of a search here."))?;
         let Token { at, rank, event, count, room, sender } = token;
-        let place = Place { rank, event: Offset::new(event) };
+        let place = HitPosition { rank, event: Offset::new(event) };
         Ok(Self { at: cx.app.position(&at)?, place, count, room, sender })
     }
 }

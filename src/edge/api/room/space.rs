@@ -1,8 +1,8 @@
 //! Information about a room for users who are not in it: its summary, and the hierarchy of a space.
 
-pub(crate) mod elsewhere;
 pub(in crate::api) mod for_server;
-mod look;
+pub(crate) mod remote;
+mod view;
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -23,8 +23,8 @@ use ruma::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use self::{elsewhere::via, look::Look};
-use super::elsewhere::Place;
+use self::{remote::via, view::SpaceView};
+use super::remote_rooms::RoomReference;
 use crate::{
     api::server::Server,
     http::{ApiError, Cx, Reply, Session, endpoint},
@@ -70,10 +70,10 @@ async fn summary_of(
     // Others are asked for those who have an account only.
     let place = match cx.caller {
         Some(_) => cx.place(room, named).await?,
-        None => Place { room_id: cx.app.resolve(room)?, via: named },
+        None => RoomReference { room_id: cx.app.resolve(room)?, via: named },
     };
     let state = cx.app.engine.state();
-    let look = Look {
+    let look = SpaceView {
         state: &state,
         events: cx.app.engine.events(),
         user_id: cx.caller.as_ref().map(|session| &*session.user_id),
@@ -81,7 +81,7 @@ async fn summary_of(
         federates_as: cx.caller.as_ref().and_then(|_| cx.app.federates_as()),
     };
     let room = look.state.rooms.get(&place.room_id);
-    if look.is_elsewhere(room.as_deref()) {
+    if look.is_remote_room(room.as_deref()) {
         let listing = &cx.app.listing;
         let via = via(&place.room_id, &place.via);
         if listing.descriptions.get(&place.room_id, &via).is_none() {
@@ -128,7 +128,7 @@ pub(super) async fn hierarchy(
         None => PageToken { at: cx.view_as_of()?.at(), passed: 0, as_of: cx.moment()?.is_some() },
     };
     let state = cx.app.engine.state();
-    let then = Look {
+    let then = SpaceView {
         state: &state,
         events: cx.app.engine.events(),
         user_id: Some(&cx.caller.user_id),
@@ -137,10 +137,10 @@ pub(super) async fn hierarchy(
     };
     // The hierarchy is that of the first page. Its rooms are shown as the caller may see them now,
     // with present redactions, unless an administrator asked for an earlier moment.
-    let now = if page.as_of { then } else { Look { at: cx.view().at(), ..then } };
+    let now = if page.as_of { then } else { SpaceView { at: cx.view().at(), ..then } };
     let limit = limit.min(limits::HIERARCHY_ROOMS);
     let mut paused = request.from.as_deref().and_then(|from| cx.app.listing.space_walks.get(from));
-    let mut part = Part { response: get_hierarchy::Response::new(), begun: None, bytes: 0 };
+    let mut part = PartialPage { response: get_hierarchy::Response::new(), begun: None, bytes: 0 };
     for asked in 0.. {
         let may_ask = asked < limits::HIERARCHY_ASKED;
         let end = cx
@@ -170,7 +170,7 @@ pub(super) async fn hierarchy(
 }
 
 /// Part of a page.
-struct Part {
+struct PartialPage {
     response: get_hierarchy::Response,
     begun: Option<usize>,
     bytes: usize,
@@ -186,7 +186,7 @@ enum End {
     Ask(OwnedRoomId, Vec<OwnedServerName>),
 }
 
-impl Part {
+impl PartialPage {
     fn fill(
         &mut self,
         rooms: &mut Rooms<'_>,
@@ -231,7 +231,7 @@ pub(super) fn may_know_of(
     let Some(room) = state.rooms.get(room_id) else { return Ok(false) };
     let at = engine.head().offset();
     let events = engine.events();
-    let look = Look { state, events, user_id: Some(user_id), at, federates_as: None };
+    let look = SpaceView { state, events, user_id: Some(user_id), at, federates_as: None };
     Ok(look.may_know_of(&room)?)
 }
 
@@ -247,14 +247,14 @@ impl Walk {
     /// beginning, or from the end of the last page.
     fn rooms<'a>(
         &'a self,
-        then: Look<'a>,
-        now: Look<'a>,
+        then: SpaceView<'a>,
+        now: SpaceView<'a>,
         descriptions: &'a Descriptions,
         paused: Option<&Paused>,
     ) -> Result<Rooms<'a>, ApiError> {
         let refused = || ApiError::forbidden("You may not see this room, or there is none.");
         let room = then.state.rooms.get(&self.root);
-        if then.is_elsewhere(room.as_deref()) {
+        if then.is_remote_room(room.as_deref()) {
             match descriptions.get(&self.root, &via(&self.root, &[])) {
                 Some(Some(described)) if now.may_know_of_remote(&described) => {}
                 Some(_) => return Err(refused()),
@@ -278,9 +278,9 @@ impl Walk {
 struct Rooms<'a> {
     walk: &'a Walk,
     /// As of when the hierarchy is walked.
-    then: Look<'a>,
+    then: SpaceView<'a>,
     /// As of when rooms and children are shown.
-    now: Look<'a>,
+    now: SpaceView<'a>,
     descriptions: &'a Descriptions,
     state: Paused,
 }
@@ -308,7 +308,7 @@ impl Rooms<'_> {
         {
             self.state.looks += 1;
             let (room, depth) = (self.room(&visit.room_id), visit.depth);
-            if self.then.is_elsewhere(room.as_deref()) {
+            if self.then.is_remote_room(room.as_deref()) {
                 let next = match self.descriptions.get(&visit.room_id, &visit.via) {
                     None => Next::Unknown(visit),
                     Some(Some(described)) if self.now.may_know_of_remote(&described) => {
@@ -393,7 +393,7 @@ impl Rooms<'_> {
         }
         for (room_id, named) in children.into_iter().rev() {
             let room = self.room(room_id);
-            let via = if self.then.is_elsewhere(room.as_deref()) {
+            let via = if self.then.is_remote_room(room.as_deref()) {
                 via(room_id, named)
             } else if room.is_some() {
                 Vec::new()

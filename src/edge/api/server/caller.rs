@@ -4,7 +4,7 @@ use ruma::UserId;
 
 use super::Server;
 use crate::http::{ApiError, Caller, Cx};
-use logcabin_base::rate::household;
+use logcabin_base::rate::network_prefix;
 use logcabin_decide::Proposal;
 use logcabin_engine::Durable;
 use logcabin_read::view::View;
@@ -37,7 +37,7 @@ impl<C: Caller> Cx<Server, C> {
             (None, Some(server), Some(accounts)) if !accounts.is_stranger(server) => {
                 Requester::Server(server.clone())
             }
-            _ => Requester::Address(household(self.client)),
+            _ => Requester::Address(network_prefix(self.client)),
         }
     }
 

@@ -1,8 +1,8 @@
 //! The program behind the endpoints: what all of them share.
 
 pub(in crate::api) mod caller;
+pub(crate) mod node_message;
 pub(in crate::api) mod positions;
-pub(crate) mod told;
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -15,9 +15,9 @@ use logcabin_base::{long_work::LongWork, rate::Refundable, signed::Signer};
 use logcabin_cluster::Cluster;
 use logcabin_config::Config;
 use logcabin_engine::Engine;
-use logcabin_ops::admin::office::Office;
+use logcabin_ops::admin::context::ActContext;
 use logcabin_outside::{
-    appservice::{Questions, Services},
+    appservice::{QueryClient, Services},
     mail::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -33,7 +33,7 @@ use logcabin_search::Search;
 use logcabin_service::{
     accounts::identity::IdentityServers,
     deliveries::Deliveries,
-    federation::{Federation, asking::Asking, entering::Entering},
+    federation::{Federation, entry_attempts::EntryAttempts, query_rates::QueryRates},
     filters::Filters,
     health::Health,
     last_seen::LastSeen,
@@ -45,7 +45,7 @@ use logcabin_service::{
     presence::Tracker,
     public_rooms::Catalogue,
     remote_names::RemoteNames,
-    rendezvous::Meetings,
+    rendezvous::RendezvousSessions,
     requester::Requester,
     samples::Samples,
     spaces,
@@ -65,7 +65,7 @@ pub struct Server {
     /// Whether it can do its work.
     pub health: Health,
     /// Where what administrators ask for is done.
-    pub office: Arc<Office>,
+    pub context: Arc<ActContext>,
     pub auth: Authentication,
     pub signing: Signing,
     pub oauth: Oauth,
@@ -99,8 +99,8 @@ pub struct Authentication {
     /// Messages under way that validate an address.
     pub deliveries: Deliveries,
     /// Where devices meet that sign each other in.
-    pub rendezvous: Meetings,
-    pub former_rendezvous: Meetings,
+    pub rendezvous: RendezvousSessions,
+    pub former_rendezvous: RendezvousSessions,
 }
 
 /// What OAuth 2.0 needs besides the log.
@@ -153,15 +153,15 @@ pub struct Outside {
     pub providers: Providers,
     /// Application services, and what they are asked.
     pub services: Services,
-    pub questions: Arc<Questions>,
+    pub appservice_queries: Arc<QueryClient>,
     /// Other homeservers, where federation is on.
     pub federation: Option<Arc<Federation>>,
     /// Wrong signatures by address: each may trigger a fetch of keys.
     pub wrong_signatures: Refundable<IpAddr>,
     /// How often clients have them asked.
-    pub asking: Asking,
+    pub query_rates: QueryRates,
     /// Rooms of theirs that users are entering.
-    pub entering: Entering<ApiError>,
+    pub entry_attempts: EntryAttempts<ApiError>,
 }
 
 impl Server {

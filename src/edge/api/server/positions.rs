@@ -3,14 +3,14 @@
 use super::Server;
 use crate::http::ApiError;
 use logcabin_read::{
-    sync::CameFrom,
+    sync::UndonePosition,
     view::token::{BadToken, HistoryToken, Pos, Token},
 };
 use logcabin_record::Offset;
-use logcabin_state::{Room, rooms::gaps::Place};
+use logcabin_state::{Room, rooms::gaps::TimelinePosition};
 
 /// What a position names was undone by a restore.
-pub(in crate::api) struct Undone(pub(in crate::api) CameFrom);
+pub(in crate::api) struct Undone(pub(in crate::api) UndonePosition);
 
 impl Server {
     /// The position that a token names, if it is of this server's history.
@@ -44,10 +44,12 @@ impl Server {
         &self,
         room: &Room,
         token: &str,
-    ) -> Result<Place, ApiError> {
+    ) -> Result<TimelinePosition, ApiError> {
         let offset = self.position(token)?;
-        let Ok(HistoryToken { epoch, place: Place::Within { gap, passed } }) = token.parse() else {
-            return Ok(Place::After(offset));
+        let Ok(HistoryToken { epoch, place: TimelinePosition::Within { gap, passed } }) =
+            token.parse()
+        else {
+            return Ok(TimelinePosition::After(offset));
         };
         // After a restore, others are found for a gap than had been before.
         let end = if epoch == self.epoch { None } else { self.engine.state().epoch_end(epoch) };
@@ -57,11 +59,11 @@ impl Server {
             let error = ApiError::invalid_param("This is not a token of this server.");
             return Err(error.unless_behind());
         }
-        Ok(Place::Within { gap, passed: passed.min(known) })
+        Ok(TimelinePosition::Within { gap, passed: passed.min(known) })
     }
 
     /// The token of a position in a room's history.
-    pub(in crate::api) fn history_token(&self, place: Place) -> String {
+    pub(in crate::api) fn history_token(&self, place: TimelinePosition) -> String {
         HistoryToken { epoch: self.epoch, place }.to_string()
     }
 
@@ -75,7 +77,7 @@ impl Server {
             return if given_out { Ok(Ok(offset)) } else { Err(not_ours().unless_behind()) };
         }
         let after = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
-        Ok(if offset <= after { Ok(offset) } else { Err(Undone(CameFrom { token, after })) })
+        Ok(if offset <= after { Ok(offset) } else { Err(Undone(UndonePosition { token, after })) })
     }
 
     /// The token of a position.

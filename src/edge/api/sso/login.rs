@@ -25,8 +25,8 @@ use crate::{
             claim::{Claim, named_user, verified},
             registration::free_user_id,
             sso::{
-                AWAY_MS, Errand, TRIP, Trip, cookie, cookie_name, hash, is_trusted, of_provider,
-                place, redirect_url, secrets, see, set_out, signed, with_token,
+                AWAY_MS, SsoAttempt, SsoPurpose, TRIP, cookie, cookie_name, hash, is_trusted,
+                of_provider, place, redirect_url, secrets, see, set_out, signed, with_token,
             },
             uiaa::{self, confirm_identity, providers_of},
             validation::check_allowed,
@@ -43,7 +43,7 @@ use crate::{
 use logcabin_base::clock::random_token;
 use logcabin_decide::{
     account::Register,
-    sso::{LinkSso, RegisterLinked, Vouched},
+    sso::{LinkSso, RegisterLinked, VerifiedAddress},
 };
 use logcabin_engine::Durable;
 use logcabin_outside::oidc::{Person, Provider};
@@ -72,7 +72,7 @@ endpoint! {
     /// The path of the page on which a newcomer chooses an account.
     pub(super) struct ChooseAccount = POST "/_matrix/client/v3/login/sso/account";
     for NoAccessToken;
-    { headers: HeaderMap = headers, body: Choice = json }
+    { headers: HeaderMap = headers, body: AccountChoice = json }
 }
 
 endpoint! {
@@ -104,7 +104,7 @@ struct Pending {
     subject: String,
     display_name: Option<String>,
     email: Option<String>,
-    errand: Errand,
+    errand: SsoPurpose,
 }
 
 pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Reply, ApiError> {
@@ -122,7 +122,7 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
                 let register = cx.query("action")?.as_deref() == Some("register");
                 return oauth::choose_way(&app.config.server, &redirect_url, register);
             }
-            Errand::Login { redirect_url }
+            SsoPurpose::Login { redirect_url }
         }
     };
     let provider = match (request.idp_id, app.outside.providers.all()) {
@@ -151,7 +151,7 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
     let trip = cookies(headers, &cookie_name(state))
-        .find_map(|cookie| app.signing.signer.open::<Trip>(TRIP, cookie, now_ms))
+        .find_map(|cookie| app.signing.signer.open::<SsoAttempt>(TRIP, cookie, now_ms))
         .map(|(trip, _)| trip)
         .filter(|trip| trip.state == state)
         .ok_or_else(|| {
@@ -174,17 +174,17 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
     let person = person.map_err(|error| of_provider(provider, &error))?;
     let known = app.engine.state().accounts.linked(provider.id(), &person.subject);
     match trip.errand {
-        errand @ (Errand::Login { .. } | Errand::Browser { .. }) => match known {
+        errand @ (SsoPurpose::Login { .. } | SsoPurpose::Browser { .. }) => match known {
             Some(user_id) => arrived(cx, headers, provider.id(), user_id, errand).await,
             None => newcomer(cx, headers, provider, person, errand).await,
         },
-        Errand::Link { user_id } => match known {
+        SsoPurpose::Link { user_id } => match known {
             Some(known) if known == user_id => Ok(linked(provider, &user_id)),
             Some(_) => Err(ApiError::forbidden("This already belongs to another user.")
                 .with_status(StatusCode::CONFLICT)),
             None => offer_link(app, provider, person, user_id),
         },
-        Errand::Confirm { session, browser } => {
+        SsoPurpose::Confirm { session, browser } => {
             if !cookies(headers, &cookie_name(&browser)).any(|mark| hash(mark) == browser) {
                 let why = "This browser was not asked to confirm anything.";
                 return Err(ApiError::forbidden(why));
@@ -200,16 +200,16 @@ async fn arrived(
     headers: &HeaderMap,
     provider: &str,
     user_id: OwnedUserId,
-    errand: Errand,
+    errand: SsoPurpose,
 ) -> Result<Reply, ApiError> {
     match errand {
-        Errand::Login { redirect_url } => go_on(&cx.app, &user_id, redirect_url),
-        Errand::Browser { next } => {
+        SsoPurpose::Login { redirect_url } => go_on(&cx.app, &user_id, redirect_url),
+        SsoPurpose::Browser { next } => {
             let by = SignedInBy::Sso(provider.to_owned());
             let (cookie, location) = oauth::arrived(cx, headers, user_id, by, &next).await?;
             Ok(oauth::browser::see(&location)?.with_header(SET_COOKIE, cookie))
         }
-        Errand::Link { .. } | Errand::Confirm { .. } => {
+        SsoPurpose::Link { .. } | SsoPurpose::Confirm { .. } => {
             Err(ApiError::forbidden("This is not a login."))
         }
     }
@@ -221,7 +221,7 @@ async fn newcomer(
     headers: &HeaderMap,
     provider: &Provider,
     person: Person,
-    errand: Errand,
+    errand: SsoPurpose,
 ) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let wanted = person.localpart.as_deref();
@@ -261,7 +261,7 @@ async fn register(
     let now_ms = cx.app.engine.clock().now_ms();
     let address = email
         .filter(|email| check_allowed(&cx.app.config.threepids, email).is_ok())
-        .map(|threepid| Vouched { threepid, now_ms });
+        .map(|threepid| VerifiedAddress { threepid, now_ms });
     let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
     let register = Register { display_name: Some(display_name), ..Register::user(user_id) };
     let proposal = RegisterLinked { register, provider: provider.to_owned(), subject, address };
@@ -280,7 +280,7 @@ async fn link_to(
 
 /// The request of the page on which an account is chosen.
 #[derive(Deserialize)]
-struct Choice {
+struct AccountChoice {
     pending: String,
     /// The name of a new account,
     username: Option<String>,
@@ -301,7 +301,7 @@ pub(super) async fn choose_account(
     let of = app.outside.providers.get(&provider);
     let of = of.ok_or_else(|| ApiError::forbidden("There is no such way to log in any more."))?;
     match errand {
-        Errand::Link { user_id } => {
+        SsoPurpose::Link { user_id } => {
             let linked = link_to(&cx, &provider, &subject, user_id.clone()).await?;
             if linked != user_id {
                 return Err(ApiError::forbidden("This already belongs to another user."));
@@ -309,8 +309,10 @@ pub(super) async fn choose_account(
             let done = format!("You can log in as {user_id} with {} from now on.", of.name());
             return Ok(Reply::json(json!({ "done": done }).to_string()));
         }
-        Errand::Confirm { .. } => return Err(ApiError::forbidden("There is nothing to choose.")),
-        Errand::Login { .. } | Errand::Browser { .. } => {}
+        SsoPurpose::Confirm { .. } => {
+            return Err(ApiError::forbidden("There is nothing to choose."));
+        }
+        SsoPurpose::Login { .. } | SsoPurpose::Browser { .. } => {}
     }
     let user_id = match (choice.username, choice.user, choice.password) {
         (Some(name), ..) if of.allows_registration() => {
@@ -327,18 +329,18 @@ pub(super) async fn choose_account(
         _ => return Err(ApiError::forbidden("This is not a choice here.")),
     };
     match errand {
-        Errand::Browser { next } => {
+        SsoPurpose::Browser { next } => {
             let by = SignedInBy::Sso(provider);
             let (cookie, location) = oauth::arrived(&cx, &headers, user_id, by, &next).await?;
             let reply = Reply::json(json!({ "location": location }).to_string());
             Ok(reply.with_header(SET_COOKIE, cookie))
         }
-        Errand::Login { redirect_url } => {
+        SsoPurpose::Login { redirect_url } => {
             // The page has shown where this leads.
             let location = with_token(app, &user_id, redirect_url)?;
             Ok(Reply::json(json!({ "location": location }).to_string()))
         }
-        Errand::Link { .. } | Errand::Confirm { .. } => {
+        SsoPurpose::Link { .. } | SsoPurpose::Confirm { .. } => {
             Err(ApiError::forbidden("There is nothing to choose."))
         }
     }
@@ -357,7 +359,7 @@ pub(super) async fn link(cx: Cx<Server>, request: Link) -> Result<Json, ApiError
     let purpose = format!("sso_link/{}", provider.id());
     confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, request.body.auth.as_ref())
         .await?;
-    let errand = Errand::Link { user_id: cx.caller.user_id.clone() };
+    let errand = SsoPurpose::Link { user_id: cx.caller.user_id.clone() };
     let errand = signed(app.engine.clock(), &app.signing.signer, ERRAND, &errand)?;
     let url = format!(
         "{}/login/sso/redirect/{}?errand={errand}",
@@ -383,7 +385,7 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     let mark = random_token();
     let browser = hash(&mark);
     let cookie = cookie(&app.config.server, &browser, &mark, AWAY_MS / 1000)?;
-    let errand = Errand::Confirm { session, browser };
+    let errand = SsoPurpose::Confirm { session, browser };
     let errand = signed(app.engine.clock(), &app.signing.signer, ERRAND, &errand)?;
     let providers = providers_of(&app.engine, &app.outside.providers, &user_id);
     let body = html! {
@@ -466,7 +468,7 @@ fn choose_name(
     app: &Server,
     provider: &Provider,
     person: Person,
-    errand: Errand,
+    errand: SsoPurpose,
 ) -> Result<Reply, ApiError> {
     let by_password = app.config.login.password;
     if !provider.allows_registration() && !by_password {
@@ -474,7 +476,7 @@ fn choose_name(
         return Err(ApiError::forbidden(why));
     }
     let place = match &errand {
-        Errand::Login { redirect_url } => Some(place(redirect_url)),
+        SsoPurpose::Login { redirect_url } => Some(place(redirect_url)),
         _ => None,
     };
     let localpart = person.localpart.clone();
@@ -534,7 +536,7 @@ fn offer_link(
         p id="message" role="status" aria-live="polite" {}
         form method="post" data-account { button type="submit" { "Link them" } }
     };
-    let pending = pending(app, provider, person, Errand::Link { user_id })?;
+    let pending = pending(app, provider, person, SsoPurpose::Link { user_id })?;
     Ok(Page::new("Link your account?", body).script(script(app, &pending)).reply())
 }
 
@@ -549,7 +551,7 @@ fn pending(
     app: &Server,
     provider: &Provider,
     person: Person,
-    errand: Errand,
+    errand: SsoPurpose,
 ) -> Result<String, ApiError> {
     let pending = Pending {
         provider: provider.id().to_owned(),

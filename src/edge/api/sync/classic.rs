@@ -103,7 +103,7 @@ pub(super) enum Stop {
 
 /// When a long-poll was woken.
 #[derive(Clone, Copy)]
-struct Woken {
+struct WakeTimes {
     /// When what it was woken for was published.
     published: time::Instant,
     /// When it was woken.
@@ -111,7 +111,7 @@ struct Woken {
 }
 
 /// Adds the answer to a sync that waited to the traces of the records that it tells of.
-fn tell_traces(cx: &Cx<Server>, traces: &Traces, since: Offset, woken: Woken) {
+fn tell_traces(cx: &Cx<Server>, traces: &Traces, since: Offset, woken: WakeTimes) {
     let (engine, user_id) = (&cx.app.engine, &cx.caller.user_id);
     let (own, head) = (Stream::user(user_id), engine.head());
     let state = engine.state();
@@ -147,7 +147,7 @@ pub(super) async fn long_poll<T>(
     let deadline = Instant::now() + timeout.unwrap_or_default().min(longest);
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
-    let mut woken_by: Option<Woken> = None;
+    let mut woken_by: Option<WakeTimes> = None;
     let stages = &metrics().sync_stage;
     loop {
         // Created before the attempt and awaited after it, so that no change in between is missed.
@@ -171,7 +171,7 @@ pub(super) async fn long_poll<T>(
             };
             stages.since(SyncStage::Read, began);
             if let Some(woken) = woken_by.filter(|_| !is_empty) {
-                let Woken { published, .. } = woken;
+                let WakeTimes { published, .. } = woken;
                 metrics().sync_delay.observe(published.elapsed().as_secs_f64());
                 if let Some(traces) = traces() {
                     tell_traces(cx, traces, since, woken);
@@ -185,7 +185,7 @@ pub(super) async fn long_poll<T>(
         tokio::select! {
             woken = timeout_at(deadline, woken) => {
                 let (at, published) = (time::Instant::now(), listener.published());
-                woken_by = woken.is_ok().then_some(Woken { published, at });
+                woken_by = woken.is_ok().then_some(WakeTimes { published, at });
             }
             () = cx.shutdown.given() => {}
         }

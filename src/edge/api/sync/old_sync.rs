@@ -25,7 +25,7 @@ use logcabin_read::{
     view::{View, filter::EventFilter},
 };
 use logcabin_record::{Offset, command::PresenceState};
-use logcabin_state::{Membership, Room, RoomMembership, rooms::gaps::Place};
+use logcabin_state::{Membership, Room, RoomMembership, rooms::gaps::TimelinePosition};
 
 endpoint! {
     /// All of the caller's rooms.
@@ -33,12 +33,12 @@ endpoint! {
         "/_matrix/client/r0/initialSync"
         "/_matrix/client/v3/initialSync";
     for AccessToken;
-    { query: Wanted = query }
+    { query: InitialSyncQuery = query }
 }
 
 /// The requested part of each room, and the requested rooms.
 #[derive(Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct InitialSyncQuery {
     limit: Option<UInt>,
     #[serde(default)]
     archived: bool,
@@ -50,12 +50,12 @@ endpoint! {
         "/_matrix/client/r0/rooms/{room_id}/initialSync"
         "/_matrix/client/v3/rooms/{room_id}/initialSync";
     for AccessToken;
-    { room_id: OwnedRoomId = path, query: WantedOfRoom = query }
+    { room_id: OwnedRoomId = path, query: RoomInitialSyncQuery = query }
 }
 
 /// The requested part of the room.
 #[derive(Deserialize)]
-pub(super) struct WantedOfRoom {
+pub(super) struct RoomInitialSyncQuery {
     limit: Option<UInt>,
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn initial_sync(cx: Cx<Server>, request: InitialSync) -> Result
     cx.at_length(|| snapshot(&cx, &request.query)).await
 }
 
-fn snapshot(cx: &Cx<Server>, wanted: &Wanted) -> Result<Json, ApiError> {
+fn snapshot(cx: &Cx<Server>, wanted: &InitialSyncQuery) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Response {
         end: String,
@@ -101,7 +101,7 @@ fn snapshot(cx: &Cx<Server>, wanted: &Wanted) -> Result<Json, ApiError> {
         account_data: Vec<Box<RawValue>>,
         rooms: Vec<RoomInfo>,
     }
-    let Wanted { limit, archived } = *wanted;
+    let InitialSyncQuery { limit, archived } = *wanted;
     let view = cx.view();
     let mut rooms = Vec::new();
     for part in view.state.memberships.of(view.user_id(), view.at()) {
@@ -126,7 +126,7 @@ pub(super) async fn room_initial_sync(
     cx: Cx<Server>,
     request: RoomInitialSync,
 ) -> Result<Json, ApiError> {
-    let WantedOfRoom { limit } = request.query;
+    let RoomInitialSyncQuery { limit } = request.query;
     let room = cx.app.room(&request.room_id)?;
     cx.at_length(|| {
         let view = cx.view();
@@ -229,7 +229,7 @@ impl RoomInfo {
             }
             let start = events.first().map(|first| room.before_event(first.offset));
             info.messages = Some(Messages {
-                start: cx.app.history_token(start.unwrap_or(Place::After(seen))),
+                start: cx.app.history_token(start.unwrap_or(TimelinePosition::After(seen))),
                 end: cx.app.token(seen),
                 chunk: view.client_events(room, &events, form)?,
             });
@@ -330,7 +330,7 @@ pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiE
             if let Some(room) = &peeked {
                 readable_as_of(&view, room)?;
             }
-            News::after(&cx, &view, looked_up_to, peeked.as_deref())
+            NewEvents::after(&cx, &view, looked_up_to, peeked.as_deref())
         };
         let news = cx.at_length(look).await?;
         looked_up_to = news.end;
@@ -358,13 +358,13 @@ enum Entry {
 }
 
 /// New events for the caller.
-struct News {
+struct NewEvents {
     chunk: Vec<Entry>,
     /// The position up to which was searched.
     end: Offset,
 }
 
-impl News {
+impl NewEvents {
     /// The first events after `after`, oldest first, of `only` or of all rooms of the caller.
     fn after(
         cx: &Cx<Server>,

@@ -10,7 +10,7 @@ use ruma::{
 use serde_json::json;
 
 use crate::{
-    api::{answer::json, server::Server, server::told::Activity},
+    api::{answer::json, server::Server, server::node_message::Activity},
     http::{ApiError, Cx, Json},
 };
 use logcabin_base::{clock::Clock, limits};

@@ -21,7 +21,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_read::{
     sync::{
-        CameFrom, Effort, TooLong,
+        Effort, TooLong, UndonePosition,
         sliding::{self, ListConfig, Memory, RoomConfig, Rules, SlidingError, UnknownPos},
     },
     view::token::{Pos, Token},
@@ -30,7 +30,7 @@ use logcabin_record::Offset;
 
 /// The requested rooms. ruma's request type lacks some filters.
 #[derive(Deserialize)]
-struct Asked {
+struct RequestedRooms {
     #[serde(default)]
     lists: BTreeMap<String, ListConfig>,
     #[serde(default)]
@@ -47,7 +47,7 @@ pub(super) async fn sync(
         return Err(ApiError::invalid_param(format!("`conn_id` has at most {most} bytes.")));
     }
     let most = usize::try_from(cx.app.config.sync.max_timeline_limit).unwrap_or(usize::MAX);
-    let asked: Asked = read_body(&cx.body)?;
+    let asked: RequestedRooms = read_body(&cx.body)?;
     let (lists, subscriptions) = (asked.lists, asked.room_subscriptions);
     let acknowledged = request.extensions.to_device.since.as_deref().map(str::parse::<Token>);
     if let Some(Ok(token)) = acknowledged
@@ -80,7 +80,7 @@ pub(super) async fn sync(
         Some(_) => None,
     };
     let came_from = came_from.and_then(|token| match cx.app.place(token).ok()? {
-        Ok(after) => Some(CameFrom { token, after }),
+        Ok(after) => Some(UndonePosition { token, after }),
         Err(Undone(from)) => Some(from),
     });
     cx.forget_request();

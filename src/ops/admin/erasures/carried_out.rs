@@ -1,15 +1,15 @@
 //! The records that carried erasures out.
 
-use crate::{admin::office::Office, history::words};
+use crate::{admin::context::ActContext, history::describe};
 use logcabin_log::ReadError;
 use logcabin_record::{Command, Offset, Record, command::LogErase};
 
 /// The `log.erase` records at these offsets.
 pub(super) fn erasures(
-    office: &Office,
+    context: &ActContext,
     offsets: impl IntoIterator<Item = Offset>,
 ) -> impl Iterator<Item = Result<(Offset, LogErase), ReadError>> {
-    let read = |offset| match office.engine.events().command(offset) {
+    let read = |offset| match context.engine.events().command(offset) {
         Ok(Some(Command::LogErase(erase))) => Some(Ok((offset, erase))),
         Ok(_) => None,
         Err(error) => Some(Err(error)),
@@ -19,15 +19,18 @@ pub(super) fn erasures(
 
 /// Who caused an erasure, what they did, and when, in milliseconds since the Unix epoch;
 /// [`Offset::ZERO`] stands for superseded content.
-pub(super) fn cause(office: &Office, because: Offset) -> Result<(String, String, u64), ReadError> {
-    Ok(match office.engine.log().get(because)? {
+pub(super) fn cause(
+    context: &ActContext,
+    because: Offset,
+) -> Result<(String, String, u64), ReadError> {
+    Ok(match context.engine.log().get(because)? {
         Some(record) => in_words(&record),
         None => ("server".to_owned(), "erased superseded content".to_owned(), 0),
     })
 }
 
 pub(super) fn in_words(record: &Record) -> (String, String, u64) {
-    let words = words::of_record(record);
+    let words = describe::of_record(record);
     (words.who, words.text, record.header.time_ms)
 }
 

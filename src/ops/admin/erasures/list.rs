@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::carried_out::{cause, erasures, takings};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_record::Offset;
 
@@ -18,7 +18,7 @@ pub struct ListErasures {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Receipts {
+pub struct ErasureReceipts {
     pub rows: Vec<ReceiptRow>,
 }
 
@@ -40,25 +40,29 @@ pub struct ReceiptRow {
 impl Act for ListErasures {
     const NAME: &'static str = "list-erasures";
     const DONE: &'static str = "receipts";
-    type Done = Receipts;
+    type Done = ErasureReceipts;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Receipts, ActError> {
+    async fn perform(
+        self,
+        context: &ActContext,
+        _: Attribution,
+    ) -> Result<ErasureReceipts, ActError> {
         let mut counts: BTreeMap<Offset, u64> = BTreeMap::new();
-        for erase in erasures(office, office.engine.state().erasures.since(Offset::ZERO)) {
+        for erase in erasures(context, context.engine.state().erasures.since(Offset::ZERO)) {
             let (_, erase) = erase?;
             for (because, first, last) in takings(&erase) {
                 let records = last.get().saturating_sub(first.get()) + 1;
                 *counts.entry(because).or_default() += records;
             }
         }
-        for (_, because) in office.engine.state().erasures.condemned(usize::MAX) {
+        for (_, because) in context.engine.state().erasures.condemned(usize::MAX) {
             counts.entry(because).or_default();
         }
         let mut rows = Vec::new();
         for (because, records) in counts.into_iter().rev().take(self.last) {
-            let (who, what, time_ms) = cause(office, because)?;
+            let (who, what, time_ms) = cause(context, because)?;
             rows.push(ReceiptRow { because, time_ms, who, what, records });
         }
-        Ok(Receipts { rows })
+        Ok(ErasureReceipts { rows })
     }
 }

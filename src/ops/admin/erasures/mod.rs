@@ -10,5 +10,5 @@ pub mod page;
 mod show;
 
 pub use list::{ListErasures, ReceiptRow};
-pub use page::{Page, Place, Waiting, page, waiting};
-pub use show::{Bounds, Receipt, ShowErasure, receipt};
+pub use page::{Page, PageStart, PendingErasures, page, waiting};
+pub use show::{Bounds, ErasureReceipt, ShowErasure, receipt};

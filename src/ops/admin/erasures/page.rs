@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::carried_out::{cause, erasures, takings};
-use crate::admin::office::Office;
+use crate::admin::context::ActContext;
 use logcabin_log::ReadError;
 use logcabin_record::Offset;
 
@@ -16,7 +16,7 @@ const STEPS: usize = 200;
 
 /// Where a page begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PageStart {
     /// The newest `log.erase` on it.
     pub step: Offset,
     /// How many of its causes are on the previous page.
@@ -26,13 +26,13 @@ pub struct Place {
 /// Erasures that were carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    pub rows: Vec<Row>,
+    pub rows: Vec<ErasureRow>,
     /// Where the next page begins.
-    pub left: Option<Place>,
+    pub left: Option<PageStart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ErasureRow {
     /// The record that caused it; [`Offset::ZERO`] for superseded content.
     pub because: Offset,
     /// When it was appended, in milliseconds since the Unix epoch.
@@ -47,17 +47,17 @@ pub struct Row {
 
 /// A page of up to `limit` causes, for which up to about `examined` runs of records are read.
 pub fn page(
-    office: &Office,
-    from: Option<Place>,
+    context: &ActContext,
+    from: Option<PageStart>,
     limit: usize,
     examined: usize,
 ) -> Result<Page, ReadError> {
-    let from = from.unwrap_or(Place { step: Offset::MAX, passed: 0 });
-    let mut steps = office.engine.state().erasures.until(from.step, STEPS + 1);
+    let from = from.unwrap_or(PageStart { step: Offset::MAX, passed: 0 });
+    let mut steps = context.engine.state().erasures.until(from.step, STEPS + 1);
     let mut left = (steps.len() > STEPS).then(|| steps.pop()).flatten();
     let mut places: HashMap<Offset, usize> = HashMap::new();
-    let (mut rows, mut looked) = (Vec::<Row>::new(), 0);
-    for erase in erasures(office, steps.iter().copied()) {
+    let (mut rows, mut looked) = (Vec::<ErasureRow>::new(), 0);
+    for erase in erasures(context, steps.iter().copied()) {
         let (step, erase) = erase?;
         if looked >= examined {
             left = Some(step);
@@ -78,20 +78,20 @@ pub fn page(
                 continue;
             }
             if rows.len() >= limit {
-                let place = Place { step, passed: number };
+                let place = PageStart { step, passed: number };
                 return Ok(Page { rows, left: Some(place) });
             }
-            let (who, what, time_ms) = cause(office, because)?;
+            let (who, what, time_ms) = cause(context, because)?;
             places.insert(because, rows.len());
-            rows.push(Row { because, time_ms, who, what, records, steps: (step, step) });
+            rows.push(ErasureRow { because, time_ms, who, what, records, steps: (step, step) });
         }
     }
-    Ok(Page { rows, left: left.map(|step| Place { step, passed: 0 }) })
+    Ok(Page { rows, left: left.map(|step| PageStart { step, passed: 0 }) })
 }
 
 /// What is still to be erased.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct PendingErasures {
     /// By cause, the newest first: who did what, and how many of the examined records wait for it.
     pub causes: Vec<(Offset, String, String, u64)>,
     /// How many records wait in all.
@@ -104,8 +104,12 @@ pub struct Waiting {
 
 /// What is still to be erased without delay: up to `limit` causes and users, and the causes of the
 /// first `examined` records.
-pub fn waiting(office: &Office, limit: usize, examined: usize) -> Result<Waiting, ReadError> {
-    let state = office.engine.state();
+pub fn waiting(
+    context: &ActContext,
+    limit: usize,
+    examined: usize,
+) -> Result<PendingErasures, ReadError> {
+    let state = context.engine.state();
     let (condemned, mut owed) = (state.erasures.condemned(examined), state.erasures.owed());
     let mut counts: BTreeMap<Reverse<Offset>, u64> = BTreeMap::new();
     for (_, because) in &condemned {
@@ -114,10 +118,10 @@ pub fn waiting(office: &Office, limit: usize, examined: usize) -> Result<Waiting
     let is_cut = condemned.len() >= examined || counts.len() > limit || owed.len() > limit;
     owed.truncate(limit);
     let row = |(Reverse(because), records): (Reverse<Offset>, u64)| {
-        let (who, what, _) = cause(office, because)?;
+        let (who, what, _) = cause(context, because)?;
         Ok((because, who, what, records))
     };
-    Ok(Waiting {
+    Ok(PendingErasures {
         causes: counts.into_iter().take(limit).map(row).collect::<Result<_, ReadError>>()?,
         records: state.erasures.condemned_count(),
         users: owed.into_iter().map(|(id, owed)| (id.to_string(), owed.because)).collect(),

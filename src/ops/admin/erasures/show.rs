@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::carried_out::{erasures, in_words, takings};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_log::{ReadError, archive};
 use logcabin_record::{
     Command, Offset,
     command::{BackupMoment, MediaRemove},
 };
-use logcabin_state::Copy;
+use logcabin_state::Backup;
 
 /// How much is read for one receipt.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ pub struct ShowErasure {
 
 /// What was erased for one record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Receipt {
+pub struct ErasureReceipt {
     /// That record, or a `log.erase` for all that it took.
     pub because: Offset,
     /// When it was appended, in milliseconds since the Unix epoch.
@@ -72,25 +72,29 @@ pub struct Receipt {
 impl Act for ShowErasure {
     const NAME: &'static str = "show-erasure";
     const DONE: &'static str = "receipt";
-    type Done = Box<Receipt>;
+    type Done = Box<ErasureReceipt>;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        receipt(office, self.because, Bounds::WHOLE)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        receipt(context, self.because, Bounds::WHOLE)
     }
 }
 
 /// What was erased because of a record, or by a `log.erase`.
-pub fn receipt(office: &Office, because: Offset, bounds: Bounds) -> Result<Box<Receipt>, ActError> {
+pub fn receipt(
+    context: &ActContext,
+    because: Offset,
+    bounds: Bounds,
+) -> Result<Box<ErasureReceipt>, ActError> {
     let no_record = || ActError::Invalid(format!("there is no record {because}"));
-    let record = office.engine.log().get(because)?.ok_or_else(no_record)?;
+    let record = context.engine.log().get(because)?.ok_or_else(no_record)?;
     let mut taken = BTreeSet::new();
     let mut carried_out = Vec::new();
     // Nothing is erased before its cause.
-    let mut steps = office.engine.state().erasures.since(bounds.after.max(because.prev()));
+    let mut steps = context.engine.state().erasures.since(bounds.after.max(because.prev()));
     let is_cut = steps.len() > bounds.steps;
     steps.truncate(bounds.steps);
     let looked_up_to = steps.last().copied().filter(|_| is_cut);
-    for erase in erasures(office, steps) {
+    for erase in erasures(context, steps) {
         let (offset, erase) = erase?;
         let of_it = takings(&erase);
         let of_it: Vec<_> = of_it.filter(|(of, ..)| offset == because || *of == because).collect();
@@ -99,7 +103,7 @@ pub fn receipt(office: &Office, because: Offset, bounds: Bounds) -> Result<Box<R
         }
         taken.extend(of_it.into_iter().map(|(_, first, last)| (first, last)));
     }
-    let waiting = office.engine.state().erasures.condemned_for(because);
+    let waiting = context.engine.state().erasures.condemned_for(because);
     if taken.is_empty() && waiting == 0 && bounds.after == Offset::ZERO && looked_up_to.is_none() {
         let why = format!("nothing was erased for record {because}, or by it");
         return Err(ActError::Invalid(why));
@@ -111,18 +115,18 @@ pub fn receipt(office: &Office, because: Offset, bounds: Bounds) -> Result<Box<R
         _ => 0,
     };
     let end = carried_out.last().copied().unwrap_or_default();
-    Ok(Box::new(Receipt {
+    Ok(Box::new(ErasureReceipt {
         because,
         time_ms,
         who,
         what,
-        kinds: kinds(office, &records, bounds.counted)?,
-        backups: backups_with(office, &records, end),
+        kinds: kinds(context, &records, bounds.counted)?,
+        backups: backups_with(context, &records, end),
         records,
         waiting,
         files,
-        off_the_log: office.engine.log().off_disk()? >= end,
-        off_the_archive: office
+        off_the_log: context.engine.log().off_disk()? >= end,
+        off_the_archive: context
             .archive
             .as_deref()
             .map(|dir| archive::has_erased(dir, end, carried_out.contains(&because))),
@@ -133,10 +137,10 @@ pub fn receipt(office: &Office, because: Offset, bounds: Bounds) -> Result<Box<R
 
 /// The backups that still contain some of the records: those made before the record at `end`
 /// erased the last of them.
-fn backups_with(office: &Office, records: &[(Offset, Offset)], end: Offset) -> Vec<String> {
+fn backups_with(context: &ActContext, records: &[(Offset, Offset)], end: Offset) -> Vec<String> {
     let Some((first, _)) = records.first() else { return Vec::new() };
-    let held = office.engine.state().copies.holding(*first, end);
-    let named = |copy: Copy| {
+    let held = context.engine.state().backups.holding(*first, end);
+    let named = |copy: Backup| {
         let BackupMoment { epoch, offset } = copy.moment;
         format!("{}, up to record {offset} of epoch {}", copy.destination, epoch.0)
     };
@@ -144,14 +148,14 @@ fn backups_with(office: &Office, records: &[(Offset, Offset)], end: Offset) -> V
 }
 
 fn kinds(
-    office: &Office,
+    context: &ActContext,
     records: &[(Offset, Offset)],
     counted: usize,
 ) -> Result<BTreeMap<String, u64>, ReadError> {
     let mut kinds = BTreeMap::new();
     let all = records.iter().flat_map(|(first, last)| first.get()..=last.get());
     for offset in all.take(counted) {
-        if let Some(record) = office.engine.log().get(Offset::new(offset))? {
+        if let Some(record) = context.engine.log().get(Offset::new(offset))? {
             *kinds.entry(record.header.kind.to_string()).or_default() += 1;
         }
     }

@@ -5,18 +5,18 @@ use std::{collections::BTreeMap, sync::Arc};
 use ruma::{OwnedRoomId, OwnedServerName, ServerName, events::StateEventType};
 use serde::{Deserialize, Serialize};
 
-use super::waiting::{Search, Waiting};
+use super::waiting::{Search, WaitingEvents};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_base::{background::at_length, clock::millis, limits};
 use logcabin_log::ReadError;
 use logcabin_record::{
     Offset,
-    command::{AsideItem, Failing},
+    command::{Failing, SetAsideItem},
 };
-use logcabin_service::federation::{Site, Use};
+use logcabin_service::federation::{OriginUsage, Site};
 use logcabin_state::Room;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct DestinationRow {
     pub rooms: usize,
     /// Everything up to this record has been delivered; 0 if nothing ever was.
     pub up_to: Offset,
-    pub waiting: Waiting,
+    pub waiting: WaitingEvents,
     /// Set if the last attempt to reach it failed.
     pub failing: Option<Failing>,
     /// How many events and EDUs are never sent to it, because they cannot be or it refuses them.
@@ -64,15 +64,15 @@ impl Act for ListDestinations {
     const DONE: &'static str = "destinations";
     type Done = Destinations;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Destinations, ActError> {
-        Ok(at_length(|| list(office, self.from, self.limit))?)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Destinations, ActError> {
+        Ok(at_length(|| list(context, self.from, self.limit))?)
     }
 }
 
 /// Up to `limit` homeservers after the first `from`.
-pub fn list(office: &Office, from: usize, limit: usize) -> Result<Destinations, ReadError> {
-    let state = office.engine.state();
-    let mut all = shared(office);
+pub fn list(context: &ActContext, from: usize, limit: usize) -> Result<Destinations, ReadError> {
+    let state = context.engine.state();
+    let mut all = shared(context);
     for (server, _) in state.destinations.all() {
         all.entry(server).or_default();
     }
@@ -91,25 +91,25 @@ pub fn list(office: &Office, from: usize, limit: usize) -> Result<Destinations, 
     // The sort is stable: they were in the order of their names.
     all.sort_by_key(|(_, _, (_, failing, _))| since(failing));
     let failing = all.iter().take_while(|(_, _, (_, failing, _))| failing.is_some()).count();
-    let mut search = Search::new(&office.engine);
+    let mut search = Search::new(&context.engine);
     let page = all.into_iter().skip(from).take(limit.min(limits::DESTINATION_ROWS));
     let destinations = page
         .map(|(server_name, rooms, (up_to, failing, set_aside))| {
             let waiting = search.waiting(&server_name, up_to, &rooms)?;
-            let is_denied = !office.federation.permits(&server_name);
+            let is_denied = !context.federation.permits(&server_name);
             let rooms = rooms.len();
             Ok(DestinationRow { server_name, rooms, up_to, waiting, failing, set_aside, is_denied })
         })
         .collect::<Result<_, ReadError>>()?;
-    let is_on = office.federation.enabled;
+    let is_on = context.federation.enabled;
     Ok(Destinations { is_on, destinations, total, failing, end: state.applied() })
 }
 
 /// The other homeservers with users in rooms of users of this one, with these rooms.
-fn shared(office: &Office) -> BTreeMap<OwnedServerName, Vec<Arc<Room>>> {
-    let own = &office.engine.env().server.name;
+fn shared(context: &ActContext) -> BTreeMap<OwnedServerName, Vec<Arc<Room>>> {
+    let own = &context.engine.env().server.name;
     let mut all = BTreeMap::<OwnedServerName, Vec<Arc<Room>>>::new();
-    for room in office.engine.state().rooms.all() {
+    for room in context.engine.state().rooms.all() {
         let mut others = Vec::<OwnedServerName>::new();
         let mut is_own = false;
         room.each_joined_now(|user_id| {
@@ -146,10 +146,10 @@ pub struct DestinationDetails {
     pub destination: DestinationRow,
     /// The newest events and EDUs that are never sent to it, newest last.
     #[serde(default)]
-    pub newest_aside: Vec<AsideItem>,
+    pub newest_aside: Vec<SetAsideItem>,
     /// What it has used of its shares at this node, if they are bounded.
     #[serde(default)]
-    pub used: Option<Use>,
+    pub used: Option<OriginUsage>,
     /// The processor time that state resolution took for it recently, in milliseconds.
     #[serde(default)]
     pub resolving_ms: u64,
@@ -170,7 +170,7 @@ pub struct SharedRoom {
     pub name: Option<String>,
     /// The number of the homeserver's users in it.
     pub members: usize,
-    pub waiting: Waiting,
+    pub waiting: WaitingEvents,
 }
 
 impl Act for ShowDestination {
@@ -178,34 +178,34 @@ impl Act for ShowDestination {
     const DONE: &'static str = "destination";
     type Done = Box<DestinationDetails>;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        Ok(Box::new(at_length(|| one(office, &self.server, self.limit))?))
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        Ok(Box::new(at_length(|| one(context, &self.server, self.limit))?))
     }
 }
 
 /// The details of the homeserver of this name.
-pub fn one(office: &Office, name: &str, limit: usize) -> Result<DestinationDetails, ActError> {
-    Ok(details(office, &office.destination(name)?, limit)?)
+pub fn one(context: &ActContext, name: &str, limit: usize) -> Result<DestinationDetails, ActError> {
+    Ok(details(context, &context.destination(name)?, limit)?)
 }
 
 /// The list entry of a homeserver.
-pub(super) fn row(office: &Office, server: &ServerName) -> Result<DestinationRow, ReadError> {
-    Ok(details(office, server, 0)?.destination)
+pub(super) fn row(context: &ActContext, server: &ServerName) -> Result<DestinationRow, ReadError> {
+    Ok(details(context, server, 0)?.destination)
 }
 
 fn details(
-    office: &Office,
+    context: &ActContext,
     server: &ServerName,
     limit: usize,
 ) -> Result<DestinationDetails, ReadError> {
-    let state = office.engine.state();
-    let rooms = shared(office).remove(server).unwrap_or_default();
+    let state = context.engine.state();
+    let rooms = shared(context).remove(server).unwrap_or_default();
     let known = state.destinations.get(server);
     let (up_to, failing, aside) =
         known.map_or_else(Default::default, |of| (of.up_to, of.failing, of.set_aside));
-    let mut search = Search::new(&office.engine);
+    let mut search = Search::new(&context.engine);
     let mut each = Vec::new();
-    let mut waiting = Waiting::default();
+    let mut waiting = WaitingEvents::default();
     for room in &rooms {
         let of_room = search.waiting(server, up_to, std::slice::from_ref(room))?;
         waiting.events += of_room.events;
@@ -221,12 +221,12 @@ fn details(
         .map(|(waiting, room)| {
             let mut members = 0;
             room.each_joined_now(|user_id| members += usize::from(user_id.server_name() == server));
-            let name = office.state_text(room, StateEventType::RoomName, "name")?;
+            let name = context.state_text(room, StateEventType::RoomName, "name")?;
             Ok(SharedRoom { room_id: room.id.clone(), name, members, waiting })
         })
         .collect::<Result<_, ReadError>>()?;
-    let keys = state.peers.get(server);
-    let others = office.others.as_ref();
+    let keys = state.federation_keys.get(server);
+    let others = context.others.as_ref();
     let resolving = others.map(|others| others.resolving.used(Site::of(server).as_str()));
     Ok(DestinationDetails {
         destination: DestinationRow {
@@ -236,7 +236,7 @@ fn details(
             waiting,
             failing,
             set_aside: aside.count,
-            is_denied: !office.federation.permits(server),
+            is_denied: !context.federation.permits(server),
         },
         newest_aside: aside.newest,
         used: others.and_then(|others| others.accounts.used(server)),

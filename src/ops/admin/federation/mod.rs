@@ -17,11 +17,11 @@ pub use new_key::{KeyReplaced, NewKey};
 pub use refused::{ListRefusedEvents, RefusedEvents, list as refused_events};
 pub use reset::{DestinationReset, ResetDestination};
 pub use retry::{DestinationRetried, RetryDestination};
-pub use waiting::Waiting;
+pub use waiting::WaitingEvents;
 
-use super::office::{ActError, Office};
+use super::context::{ActContext, ActError};
 
-impl Office {
+impl ActContext {
     /// The homeserver that an order names, if it is known here: something was delivered to it, or
     /// one of its users is in a local room.
     fn destination(&self, name: &str) -> Result<OwnedServerName, ActError> {

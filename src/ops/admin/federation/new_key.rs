@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_decide::federation::RotateKey;
 use logcabin_record::server_keys;
@@ -23,10 +23,10 @@ impl Act for NewKey {
     const DONE: &'static str = "replaced";
     type Done = KeyReplaced;
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<KeyReplaced, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<KeyReplaced, ActError> {
         let key = server_keys::new_key().map_err(ActError::invalid)?;
         let key_id = key.key_id.clone();
-        office.engine.propose(by.origin, RotateKey(key)).await?.into_inner();
+        context.engine.propose(by.origin, RotateKey(key)).await?.into_inner();
         Ok(KeyReplaced { key_id })
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_base::{background::at_length, limits};
 use logcabin_log::ReadError;
@@ -61,17 +61,21 @@ impl Act for ListRefusedEvents {
     const DONE: &'static str = "refused-events";
     type Done = RefusedEvents;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<RefusedEvents, ActError> {
-        Ok(at_length(|| list(office, self.from, self.limit))?)
+    async fn perform(
+        self,
+        context: &ActContext,
+        _: Attribution,
+    ) -> Result<RefusedEvents, ActError> {
+        Ok(at_length(|| list(context, self.from, self.limit))?)
     }
 }
 
 /// Up to `limit` of the newest after the first `from`.
-pub fn list(office: &Office, from: usize, limit: usize) -> Result<RefusedEvents, ReadError> {
+pub fn list(context: &ActContext, from: usize, limit: usize) -> Result<RefusedEvents, ReadError> {
     let limit = limit.min(limits::DESTINATION_ROWS);
     let most = from.saturating_add(limit).saturating_add(1).min(limits::REFUSED_EVENTS);
     let mut newest: Vec<Offset> = Vec::new();
-    for room in office.engine.state().rooms.all() {
+    for room in context.engine.state().rooms.all() {
         newest.extend(room.refused(most));
         if newest.len() > 4 * most {
             cut(&mut newest, most);
@@ -81,7 +85,7 @@ pub fn list(office: &Office, from: usize, limit: usize) -> Result<RefusedEvents,
     let and_more = newest.len() > from.saturating_add(limit);
     let mut events = Vec::new();
     for offset in newest.into_iter().skip(from).take(limit) {
-        let Some(record) = office.engine.log().get(offset)? else { continue };
+        let Some(record) = context.engine.log().get(offset)? else { continue };
         let time_ms = record.header.time_ms;
         let Ok(Some(Command::RoomPdu(pdu))) = record.command() else { continue };
         let RoomPdu { room_id, event_id, sender, from, outcome, .. } = pdu;

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::destinations::row;
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_base::{background::at_length, limits};
 use logcabin_decide::federation;
@@ -44,18 +44,18 @@ impl Act for ResetDestination {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Self::Done, ActError> {
-        let server_name = office.destination(&self.server)?;
-        let waiting = at_length(|| row(office, &server_name))?.waiting;
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Self::Done, ActError> {
+        let server_name = context.destination(&self.server)?;
+        let waiting = at_length(|| row(context, &server_name))?.waiting;
         let reset = federation::ResetDestination { server_name: server_name.clone() };
-        office.propose(by, reset).await?;
+        context.propose(by, reset).await?;
         let (events, and_more) = (waiting.events, waiting.and_more);
         Ok(DestinationReset { server_name, events, and_more })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let server = office.destination(&self.server)?;
-        let row = at_length(|| row(office, &server))?;
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let server = context.destination(&self.server)?;
+        let row = at_length(|| row(context, &server))?;
         let more = if row.waiting.and_more { " or more" } else { "" };
         let lost = (row.waiting.events > 0).then(|| {
             format!(
@@ -71,7 +71,7 @@ impl Act for ResetDestination {
         let aside = (row.set_aside > 0).then(|| {
             format!("the list of {} item(s) that were set aside is cleared", row.set_aside)
         });
-        let letters = office.engine.state().to_device.waiting_outside(
+        let letters = context.engine.state().to_device.waiting_outside(
             &server,
             row.up_to,
             limits::DESTINATION_EVENTS,

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::federation;
 
@@ -35,17 +35,17 @@ impl Act for RetryDestination {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Self::Done, ActError> {
-        let server_name = office.destination(&self.server)?;
-        let now_ms = office.engine.clock().now_ms();
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Self::Done, ActError> {
+        let server_name = context.destination(&self.server)?;
+        let now_ms = context.engine.clock().now_ms();
         let retry = federation::RetryDestination { server_name: server_name.clone(), now_ms };
-        let was_failing = office.propose(by, retry).await?;
+        let was_failing = context.propose(by, retry).await?;
         Ok(DestinationRetried { server_name, was_failing })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let server = office.destination(&self.server)?;
-        let known = office.engine.state().destinations.get(&server);
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let server = context.destination(&self.server)?;
+        let known = context.engine.state().destinations.get(&server);
         let is_failing = known.is_some_and(|known| known.failing.is_some());
         Ok(is_failing.then(|| format!("the server retries {server} at once")).into_iter().collect())
     }

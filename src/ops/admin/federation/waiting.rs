@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use logcabin_base::limits;
 use logcabin_engine::Engine;
 use logcabin_log::ReadError;
-use logcabin_read::servers::{Stay, concerns};
+use logcabin_read::servers::{ServerStay, concerns};
 use logcabin_record::Offset;
 use logcabin_state::Room;
 
 /// The events that wait for a homeserver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct WaitingEvents {
     /// Their number.
     pub events: usize,
     /// There may be more: the search has a limit.
@@ -43,12 +43,12 @@ impl<'a> Search<'a> {
         server: &ServerName,
         up_to: Offset,
         rooms: &[Arc<Room>],
-    ) -> Result<Waiting, ReadError> {
-        let mut waiting = Waiting::default();
+    ) -> Result<WaitingEvents, ReadError> {
+        let mut waiting = WaitingEvents::default();
         let mut first: Option<Offset> = None;
         for room in rooms.iter().filter(|room| room.changed() > up_to) {
             let most = self.left.min(limits::DESTINATION_EVENTS);
-            let stay = Stay::of(room, server, up_to);
+            let stay = ServerStay::of(room, server, up_to);
             let recent = room.events_backward(Offset::MAX, up_to, most + 1);
             waiting.and_more |= recent.len() > most;
             self.left -= recent.len().min(most);

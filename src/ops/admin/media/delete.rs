@@ -9,8 +9,8 @@ use super::{
 };
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_base::{background, limits};
 use logcabin_decide::media::RemoveMedia;
@@ -41,10 +41,14 @@ impl Act for DeleteMedia {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<MediaDeleted, ActError> {
+    async fn perform(
+        self,
+        context: &ActContext,
+        by: Attribution,
+    ) -> Result<MediaDeleted, ActError> {
         let mut gone = Vec::new();
-        let (ids, others) = background::at_length(|| ids(office, &self.of))?;
-        let remote = remote::forget(office, others)?;
+        let (ids, others) = background::at_length(|| ids(context, &self.of))?;
+        let remote = remote::forget(context, others)?;
         if let MediaOf::Id(name) = &self.of
             && ids.is_empty()
             && remote.is_empty()
@@ -53,14 +57,14 @@ impl Act for DeleteMedia {
         }
         for some in ids.chunks(limits::QUARANTINE_IDS) {
             let remove = RemoveMedia { media_ids: some.to_vec() };
-            gone.extend(office.propose(by.clone(), remove).await?);
+            gone.extend(context.propose(by.clone(), remove).await?);
         }
         Ok(MediaDeleted { media_ids: gone, remote })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let (ids, others) = background::at_length(|| ids(office, &self.of))?;
-        let media = &office.engine.state().media;
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let (ids, others) = background::at_length(|| ids(context, &self.of))?;
+        let media = &context.engine.state().media;
         let size = |id: &String| match media.get(id) {
             Some(Item::Stored(stored)) => stored.size,
             _ => 0,

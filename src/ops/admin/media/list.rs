@@ -9,7 +9,7 @@ use super::{
 };
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_log::ReadError;
 use logcabin_record::Command;
@@ -58,39 +58,43 @@ impl Act for ListMedia {
     const DONE: &'static str = "media";
     type Done = Media;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Media, ActError> {
-        list(office, &self.of)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Media, ActError> {
+        list(context, &self.of)
     }
 }
 
-pub fn list(office: &Office, of: &MediaOf) -> Result<Media, ActError> {
-    let (ids, others) = ids(office, of)?;
-    let state = office.engine.state();
+pub fn list(context: &ActContext, of: &MediaOf) -> Result<Media, ActError> {
+    let (ids, others) = ids(context, of)?;
+    let state = context.engine.state();
     let mut media = Vec::with_capacity(ids.len());
     if let MediaOf::Id(name) = of
         && let [address] = &*others
     {
-        let copy = remote::summary(office, address)?;
+        let copy = remote::summary(context, address)?;
         media.push(copy.ok_or_else(|| ActError::NoMedia(name.clone()))?);
     }
     for id in ids {
         if let Some(Item::Stored(stored)) = state.media.get(&id) {
-            media.push(summary(office, id, stored)?);
+            media.push(summary(context, id, stored)?);
         }
     }
     Ok(Media { media, remote: others })
 }
 
-fn summary(office: &Office, media_id: String, stored: Stored) -> Result<MediaSummary, ReadError> {
-    let (media_type, upload_name) = match office.engine.events().command(stored.offset)? {
+fn summary(
+    context: &ActContext,
+    media_id: String,
+    stored: Stored,
+) -> Result<MediaSummary, ReadError> {
+    let (media_type, upload_name) = match context.engine.events().command(stored.offset)? {
         Some(Command::MediaUpload(body)) => (body.content_type, body.name),
         _ => (None, None),
     };
-    let media = &office.engine.state().media;
+    let media = &context.engine.state().media;
     let quarantined = media.quarantined(&media_id);
     Ok(MediaSummary {
         safe_from_quarantine: media.is_protected(&media_id),
-        quarantined_by: quarantined.map(|offset| office.author_of(offset)).transpose()?,
+        quarantined_by: quarantined.map(|offset| context.author_of(offset)).transpose()?,
         media_id,
         user_id: stored.user_id,
         created_ts: stored.time_ms,

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::select::media_id;
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::media;
 
@@ -39,16 +39,16 @@ impl Act for ProtectMedia {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Protected, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Protected, ActError> {
         let Self { media, protected } = self;
-        let media_id = media_id(office, &media)?;
+        let media_id = media_id(context, &media)?;
         let protect = media::ProtectMedia { media_id: media_id.clone(), protected };
-        let changed = office.propose(by, protect).await?;
+        let changed = context.propose(by, protect).await?;
         Ok(Protected { media_id, protected, changed })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
         let does = if self.protected { "is exempt" } else { "is not exempt" };
-        Ok(vec![format!("{} {does} from quarantine", media_id(office, &self.media)?)])
+        Ok(vec![format!("{} {does} from quarantine", media_id(context, &self.media)?)])
     }
 }

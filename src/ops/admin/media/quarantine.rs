@@ -9,8 +9,8 @@ use super::{
 };
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_base::limits;
 use logcabin_decide::media;
@@ -46,31 +46,31 @@ impl Act for QuarantineMedia {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Quarantined, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Quarantined, ActError> {
         let Self { of, quarantined } = self;
         let Attribution { origin, reason } = by;
         let (mut changed, mut remote) = (Vec::new(), Vec::new());
-        let (ids, others) = ids(office, &of)?;
+        let (ids, others) = ids(context, &of)?;
         for some in ids.chunks(limits::QUARANTINE_IDS) {
             let (media_ids, reason) = (some.to_vec(), reason.clone());
             let quarantine = media::QuarantineMedia { media_ids, quarantined, reason };
-            changed.extend(office.engine.propose(origin.clone(), quarantine).await?.into_inner());
+            changed.extend(context.engine.propose(origin.clone(), quarantine).await?.into_inner());
         }
         for some in others.chunks(limits::QUARANTINE_IDS) {
-            let (files, reason) = (remote::with_hashes(office, some), reason.clone());
+            let (files, reason) = (remote::with_hashes(context, some), reason.clone());
             let quarantine = media::QuarantineRemote { files, quarantined, reason };
-            remote.extend(office.engine.propose(origin.clone(), quarantine).await?.into_inner());
+            remote.extend(context.engine.propose(origin.clone(), quarantine).await?.into_inner());
         }
         Ok(Quarantined { media_ids: changed, remote, quarantined })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let media = &office.engine.state().media;
-        let (mut ids, others) = ids(office, &self.of)?;
-        let files = remote::with_hashes(office, &others);
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let media = &context.engine.state().media;
+        let (mut ids, others) = ids(context, &self.of)?;
+        let files = remote::with_hashes(context, &others);
         let (quarantined, reason) = (self.quarantined, None);
         let of_others = media::QuarantineRemote { files, quarantined, reason };
-        let of_others = of_others.changed(&office.engine.state()).len();
+        let of_others = of_others.changed(&context.engine.state()).len();
         ids.retain(|id| match self.quarantined {
             true => media.quarantined(id).is_none() && !media.is_protected(id),
             false => media.quarantined(id).is_some(),

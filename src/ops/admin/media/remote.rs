@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::list::MediaSummary;
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_base::background;
 use logcabin_media::remote::{RemoteFile, RemoteFiles};
@@ -35,8 +35,8 @@ impl Act for PurgeRemoteMedia {
     const DONE: &'static str = "purged";
     type Done = RemoteMediaPurged;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        let files = copies(office)?;
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        let files = copies(context)?;
         let before = UNIX_EPOCH.checked_add(Duration::from_millis(self.before_ms));
         let before = before.ok_or_else(|| ActError::invalid("This is not a time."))?;
         let deleted = background::at_length(|| files.purge(before)).map_err(ActError::invalid)?;
@@ -45,35 +45,35 @@ impl Act for PurgeRemoteMedia {
 }
 
 /// The copies, which only a running server has at hand.
-fn copies(office: &Office) -> Result<&Arc<RemoteFiles>, ActError> {
-    office.remote_files.as_ref().ok_or_else(|| {
+fn copies(context: &ActContext) -> Result<&Arc<RemoteFiles>, ActError> {
+    context.remote_files.as_ref().ok_or_else(|| {
         ActError::invalid("The server is not running; `media/remote` can be deleted as a whole.")
     })
 }
 
 /// What is known of the copy of a file.
-fn copy(office: &Office, address: &MxcUri) -> Option<RemoteFile> {
-    background::at_length(|| office.remote_files.as_ref()?.look(address))
+fn copy(context: &ActContext, address: &MxcUri) -> Option<RemoteFile> {
+    background::at_length(|| context.remote_files.as_ref()?.look(address))
 }
 
 /// The addresses, each with the hash of the file if there is a copy.
 pub(super) fn with_hashes(
-    office: &Office,
+    context: &ActContext,
     addresses: &[OwnedMxcUri],
 ) -> Vec<(OwnedMxcUri, Option<FileHash>)> {
-    let hash = |address| copy(office, address).map(|copy| copy.hash);
+    let hash = |address| copy(context, address).map(|copy| copy.hash);
     addresses.iter().map(|address| (address.clone(), hash(address))).collect()
 }
 
 /// Deletes the copies of these files. Returns the addresses of those that existed.
 pub(super) fn forget(
-    office: &Office,
+    context: &ActContext,
     addresses: Vec<OwnedMxcUri>,
 ) -> Result<Vec<OwnedMxcUri>, ActError> {
     if addresses.is_empty() {
         return Ok(addresses);
     }
-    let files = copies(office)?;
+    let files = copies(context)?;
     let mut deleted = Vec::new();
     for address in addresses {
         let forgetting = background::at_length(|| files.forget(&address));
@@ -86,11 +86,11 @@ pub(super) fn forget(
 
 /// The copy of a file; `None` if there is none.
 pub(super) fn summary(
-    office: &Office,
+    context: &ActContext,
     address: &OwnedMxcUri,
 ) -> Result<Option<MediaSummary>, ActError> {
-    let Some(copy) = copy(office, address) else { return Ok(None) };
-    let state = office.engine.state();
+    let Some(copy) = copy(context, address) else { return Ok(None) };
+    let state = context.engine.state();
     let quarantined = state.remote_media.quarantined(address);
     let quarantined = quarantined.or_else(|| state.media.quarantined_by(&copy.hash));
     Ok(Some(MediaSummary {
@@ -100,7 +100,7 @@ pub(super) fn summary(
         media_length: copy.size,
         media_type: copy.content_type,
         upload_name: copy.name,
-        quarantined_by: quarantined.map(|offset| office.author_of(offset)).transpose()?,
+        quarantined_by: quarantined.map(|offset| context.author_of(offset)).transpose()?,
         safe_from_quarantine: false,
         blake3: copy.hash.to_string(),
         address: Some(address.clone()),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,16 +34,16 @@ impl Act for MediaStatistics {
     const DONE: &'static str = "media-statistics";
     type Done = Usage;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Usage, ActError> {
-        Ok(Usage { users: statistics(office, 0..=u64::MAX) })
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Usage, ActError> {
+        Ok(Usage { users: statistics(context, 0..=u64::MAX) })
     }
 }
 
 /// How much each user uploaded within `when`, in milliseconds since the Unix epoch; the users with
 /// the most bytes first.
-pub fn statistics(office: &Office, when: RangeInclusive<u64>) -> Vec<MediaUsage> {
+pub fn statistics(context: &ActContext, when: RangeInclusive<u64>) -> Vec<MediaUsage> {
     let mut by_user: BTreeMap<OwnedUserId, (usize, u64)> = BTreeMap::new();
-    for (_, stored) in office.engine.state().media.all() {
+    for (_, stored) in context.engine.state().media.all() {
         if let Some(user_id) = stored.user_id
             && when.contains(&stored.time_ms)
         {
@@ -52,7 +52,7 @@ pub fn statistics(office: &Office, when: RangeInclusive<u64>) -> Vec<MediaUsage>
             *bytes = bytes.saturating_add(stored.size);
         }
     }
-    let accounts = &office.engine.state().accounts;
+    let accounts = &context.engine.state().accounts;
     let usage = |(user_id, (media_count, media_length)): (OwnedUserId, _)| {
         let account = accounts.get(&user_id);
         let displayname = account.and_then(|account| {

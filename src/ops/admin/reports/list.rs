@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::summary::{ReportSummary, summary};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_log::ReadError;
 use logcabin_state::reports::Report;
@@ -23,30 +23,30 @@ impl Act for ListReports {
     const DONE: &'static str = "reports";
     type Done = Reports;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Reports, ActError> {
-        Ok(Reports { reports: list(office, |_| true)? })
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Reports, ActError> {
+        Ok(Reports { reports: list(context, |_| true)? })
     }
 }
 
 /// The open reports that `wanted` lets through, the newest first.
 pub fn list(
-    office: &Office,
+    context: &ActContext,
     wanted: impl Fn(&Report) -> bool,
 ) -> Result<Vec<ReportSummary>, ReadError> {
-    let all = office.engine.state().reports.all().into_iter().rev();
+    let all = context.engine.state().reports.all().into_iter().rev();
     let wanted = all.filter(|(_, report)| wanted(report));
-    wanted.map(|(id, report)| summary(office, id, report)).collect()
+    wanted.map(|(id, report)| summary(context, id, report)).collect()
 }
 
 /// A page of the open reports, the newest first, and how many there are.
 pub fn page(
-    office: &Office,
+    context: &ActContext,
     from: usize,
     limit: usize,
 ) -> Result<(Vec<ReportSummary>, usize), ReadError> {
-    let all = office.engine.state().reports.all();
+    let all = context.engine.state().reports.all();
     let total = all.len();
     let shown = all.into_iter().rev().skip(from).take(limit);
-    let shown = shown.map(|(id, report)| summary(office, id, report));
+    let shown = shown.map(|(id, report)| summary(context, id, report));
     Ok((shown.collect::<Result<_, _>>()?, total))
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::report;
 use logcabin_record::Offset;
@@ -32,20 +32,24 @@ impl Act for RemoveReport {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<ReportRemoved, ActError> {
-        let id = self.open(office)?;
-        office.propose(by, report::RemoveReport { report: id }).await?;
+    async fn perform(
+        self,
+        context: &ActContext,
+        by: Attribution,
+    ) -> Result<ReportRemoved, ActError> {
+        let id = self.open(context)?;
+        context.propose(by, report::RemoveReport { report: id }).await?;
         Ok(ReportRemoved { id })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        Ok(vec![format!("the report {} is taken off the list", self.open(office)?)])
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        Ok(vec![format!("the report {} is taken off the list", self.open(context)?)])
     }
 }
 
 impl RemoveReport {
-    fn open(&self, office: &Office) -> Result<Offset, ActError> {
-        let report = office.engine.state().reports.get(self.id);
+    fn open(&self, context: &ActContext) -> Result<Offset, ActError> {
+        let report = context.engine.state().reports.get(self.id);
         report.map(|_| self.id).ok_or(ActError::NoReport(self.id))
     }
 }

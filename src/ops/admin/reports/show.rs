@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::summary::{ReportSummary, summary};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_record::Offset;
 
@@ -27,17 +27,17 @@ impl Act for ShowReport {
     const DONE: &'static str = "report";
     type Done = Box<ReportDetails>;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        details(office, self.id).map(Box::new)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        details(context, self.id).map(Box::new)
     }
 }
 
 /// The report of this number.
-pub fn details(office: &Office, id: Offset) -> Result<ReportDetails, ActError> {
-    let report = office.engine.state().reports.get(id).ok_or(ActError::NoReport(id))?;
+pub fn details(context: &ActContext, id: Offset) -> Result<ReportDetails, ActError> {
+    let report = context.engine.state().reports.get(id).ok_or(ActError::NoReport(id))?;
     let event_id = report.event_id.clone();
-    let summary = summary(office, id, report)?;
-    let (state, events) = (office.engine.state(), office.engine.events());
+    let summary = summary(context, id, report)?;
+    let (state, events) = (context.engine.state(), context.engine.events());
     let event = event_id.map(|event_id| events.find(&state, &event_id)).transpose()?.flatten();
     let event_json = event.and_then(|event| serde_json::from_str(event.pdu.get()).ok());
     Ok(ReportDetails { summary, event_json })

@@ -3,7 +3,7 @@
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, events::StateEventType};
 use serde::{Deserialize, Serialize};
 
-use crate::admin::office::Office;
+use crate::admin::context::ActContext;
 use logcabin_log::ReadError;
 use logcabin_record::{Command, Offset};
 use logcabin_state::reports::Report;
@@ -33,11 +33,11 @@ pub struct ReportSummary {
 }
 
 pub(super) fn summary(
-    office: &Office,
+    context: &ActContext,
     id: Offset,
     report: Report,
 ) -> Result<ReportSummary, ReadError> {
-    let (state, events) = (office.engine.state(), office.engine.events());
+    let (state, events) = (context.engine.state(), context.engine.events());
     let (reason, score) = match events.command(id)? {
         Some(Command::ReportCreate(body)) => (body.reason, body.score),
         _ => (None, None),

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::moderation;
 
@@ -39,22 +39,22 @@ impl Act for BlockRoom {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Blocked, ActError> {
-        let (room_id, blocked) = (office.room_id(&self.room)?, self.blocked);
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Blocked, ActError> {
+        let (room_id, blocked) = (context.room_id(&self.room)?, self.blocked);
         let Attribution { origin, reason } = by;
         let block = moderation::BlockRoom { room_id: room_id.clone(), blocked, reason };
-        let changed = office.engine.propose(origin, block).await?.into_inner();
+        let changed = context.engine.propose(origin, block).await?.into_inner();
         Ok(Blocked { room_id, blocked, changed })
     }
 
-    async fn effect(&self, _: &Office) -> Result<Vec<String>, ActError> {
+    async fn effect(&self, _: &ActContext) -> Result<Vec<String>, ActError> {
         let does = if self.blocked { "can get into" } else { "is kept out of" };
         Ok(vec![format!("nobody {does} {} any more", self.room)])
     }
 }
 
 /// Whether a room is blocked, and then by whom.
-pub fn block_status(office: &Office, room: &str) -> Result<(bool, Option<String>), ActError> {
-    let blocked = office.engine.state().closures.blocked(&office.room_id(room)?);
-    Ok((blocked.is_some(), blocked.map(|offset| office.author_of(offset)).transpose()?))
+pub fn block_status(context: &ActContext, room: &str) -> Result<(bool, Option<String>), ActError> {
+    let blocked = context.engine.state().closures.blocked(&context.room_id(room)?);
+    Ok((blocked.is_some(), blocked.map(|offset| context.author_of(offset)).transpose()?))
 }

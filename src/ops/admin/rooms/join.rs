@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::moderation::HaveJoin;
 
@@ -34,17 +34,17 @@ impl Act for JoinRoom {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Joined, ActError> {
-        let (room, user_id) = (office.room(&self.room)?, office.active(&self.user)?);
-        let (room_id, ts) = (room.id.clone(), office.engine.clock().timestamp());
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Joined, ActError> {
+        let (room, user_id) = (context.room(&self.room)?, context.active(&self.user)?);
+        let (room_id, ts) = (room.id.clone(), context.engine.clock().timestamp());
         drop(room);
         let join = HaveJoin { room_id: room_id.clone(), user_id: user_id.clone(), ts };
-        office.propose(by, join).await.map_err(ActError::of_room)?;
+        context.propose(by, join).await.map_err(ActError::of_room)?;
         Ok(Joined { user_id, room_id })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let (user_id, room) = (office.active(&self.user)?, office.room(&self.room)?);
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let (user_id, room) = (context.active(&self.user)?, context.room(&self.room)?);
         Ok(vec![format!("{user_id} joins {}", room.id)])
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::summary::{RoomSummary, creator, state_content, summary};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_base::{background, text};
 use logcabin_log::ReadError;
@@ -22,13 +22,13 @@ const PAGE: usize = 1000;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListRooms {
     #[serde(flatten)]
-    pub wanted: RoomsWanted,
+    pub wanted: RoomSearch,
 }
 
 /// Which rooms, and in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct RoomsWanted {
+pub struct RoomSearch {
     /// A part of their name, of the localpart of their alias or of their id.
     pub search: Option<String>,
     /// Whether the public directory lists them.
@@ -91,9 +91,9 @@ impl Act for ListRooms {
     const DONE: &'static str = "rooms";
     type Done = Rooms;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Rooms, ActError> {
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Rooms, ActError> {
         // The work grows with the number of rooms.
-        let (rooms, total) = background::at_length(|| list(office, &self.wanted))?;
+        let (rooms, total) = background::at_length(|| list(context, &self.wanted))?;
         Ok(Rooms { rooms, total })
     }
 }
@@ -108,21 +108,24 @@ enum Key {
 }
 
 /// The rooms that are wanted, in order, and how many there are.
-pub fn list(office: &Office, wanted: &RoomsWanted) -> Result<(Vec<RoomSummary>, usize), ActError> {
+pub fn list(
+    context: &ActContext,
+    wanted: &RoomSearch,
+) -> Result<(Vec<RoomSummary>, usize), ActError> {
     let search = wanted.search.as_deref().map(text::fold);
     let mut found = Vec::new();
-    for room in office.engine.state().rooms.all() {
+    for room in context.engine.state().rooms.all() {
         let is = |asked: Option<bool>, is: bool| asked.is_none_or(|asked| asked == is);
         let empty = room.counts(Offset::MAX).joined == 0;
         if !is(wanted.public, room.is_public()) || !is(wanted.empty, empty) {
             continue;
         }
         if let Some(search) = &search
-            && !mentions(office, &room, search)?
+            && !mentions(context, &room, search)?
         {
             continue;
         }
-        found.push((key(office, &room, wanted.order)?, room));
+        found.push((key(context, &room, wanted.order)?, room));
     }
     found.sort_by(|(a, one), (b, other)| match a.cmp(b) {
         Ordering::Equal => one.id.cmp(&other.id),
@@ -134,19 +137,19 @@ pub fn list(office: &Office, wanted: &RoomsWanted) -> Result<(Vec<RoomSummary>, 
     let total = found.len();
     let limit = wanted.limit.unwrap_or(PAGE).min(PAGE);
     let page = found.into_iter().skip(wanted.from).take(limit);
-    let page = page.map(|(_, room)| summary(office, &room)).collect::<Result<_, _>>()?;
+    let page = page.map(|(_, room)| summary(context, &room)).collect::<Result<_, _>>()?;
     Ok((page, total))
 }
 
-fn mentions(office: &Office, room: &Room, search: &str) -> Result<bool, ReadError> {
-    let alias = office.room_names.alias(&office.engine, room)?;
+fn mentions(context: &ActContext, room: &Room, search: &str) -> Result<bool, ReadError> {
+    let alias = context.room_names.alias(&context.engine, room)?;
     let alias = alias.and_then(|alias| alias.split(':').next().map(ToOwned::to_owned));
-    let name = office.room_names.name(&office.engine, room)?;
+    let name = context.room_names.name(&context.engine, room)?;
     let texts = [name, alias, Some(text::fold(room.id.as_str()))];
     Ok(texts.into_iter().flatten().any(|of| of.contains(search)))
 }
 
-fn key(office: &Office, room: &Room, order: RoomOrder) -> Result<Key, ReadError> {
+fn key(context: &ActContext, room: &Room, order: RoomOrder) -> Result<Key, ReadError> {
     use StateEventType as Kind;
     let number = |number: u64| Ok(Key::Number(std::cmp::Reverse(number)));
     let count = |count: usize| number(u64::try_from(count).unwrap_or(u64::MAX));
@@ -160,18 +163,18 @@ fn key(office: &Office, room: &Room, order: RoomOrder) -> Result<Key, ReadError>
         RoomOrder::Public => return number(room.is_public().into()),
         RoomOrder::StateEvents => return count(room.full_state(Offset::MAX).len()),
         RoomOrder::Federatable => {
-            let create = state_content(office, room, Kind::RoomCreate)?;
+            let create = state_content(context, room, Kind::RoomCreate)?;
             return number((create["m.federate"] != Value::Bool(false)).into());
         }
-        RoomOrder::Creator => return Ok(named(creator(office, room)?)),
-        RoomOrder::Name => return Ok(folded(office.room_names.name(&office.engine, room)?)),
+        RoomOrder::Creator => return Ok(named(creator(context, room)?)),
+        RoomOrder::Name => return Ok(folded(context.room_names.name(&context.engine, room)?)),
         RoomOrder::CanonicalAlias => {
-            return Ok(folded(office.room_names.alias(&office.engine, room)?));
+            return Ok(folded(context.room_names.alias(&context.engine, room)?));
         }
         RoomOrder::Encryption => (Kind::RoomEncryption, "algorithm"),
         RoomOrder::JoinRules => (Kind::RoomJoinRules, "join_rule"),
         RoomOrder::GuestAccess => (Kind::RoomGuestAccess, "guest_access"),
         RoomOrder::HistoryVisibility => (Kind::RoomHistoryVisibility, "history_visibility"),
     };
-    Ok(named(office.state_text(room, kind, field)?))
+    Ok(named(context.state_text(room, kind, field)?))
 }

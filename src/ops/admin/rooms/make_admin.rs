@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::moderation;
 
@@ -37,19 +37,19 @@ impl Act for MakeRoomAdmin {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Empowered, ActError> {
-        let (room, user_id) = (office.room(&self.room)?, office.active(&self.user)?);
-        let (room_id, ts) = (room.id.clone(), office.engine.clock().timestamp());
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Empowered, ActError> {
+        let (room, user_id) = (context.room(&self.room)?, context.active(&self.user)?);
+        let (room_id, ts) = (room.id.clone(), context.engine.clock().timestamp());
         drop(room);
         let make =
             moderation::MakeRoomAdmin { room_id: room_id.clone(), user_id: user_id.clone(), ts };
         let moderation::Empowered { by, invited } =
-            office.propose(by, make).await.map_err(ActError::of_room)?;
+            context.propose(by, make).await.map_err(ActError::of_room)?;
         Ok(Empowered { room_id, user_id, by, invited })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let (room, user_id) = (office.room(&self.room)?, office.active(&self.user)?);
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let (room, user_id) = (context.room(&self.room)?, context.active(&self.user)?);
         Ok(vec![format!("{user_id} gets the greatest power that can be given in {}", room.id)])
     }
 }

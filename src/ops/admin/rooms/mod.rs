@@ -14,7 +14,7 @@ mod upgrade;
 
 pub use block::{BlockRoom, Blocked, block_status};
 pub use join::{JoinRoom, Joined};
-pub use list::{ListRooms, RoomOrder, Rooms, RoomsWanted, list};
+pub use list::{ListRooms, RoomOrder, RoomSearch, Rooms, list};
 pub use make_admin::{Empowered, MakeRoomAdmin};
 pub use purge::{PurgeRoom, RoomPurged};
 pub use show::{RoomDetails, ShowRoom, details};

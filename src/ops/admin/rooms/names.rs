@@ -12,12 +12,12 @@ use logcabin_state::Room;
 /// The names of rooms that were looked up so far.
 #[derive(Debug, Default)]
 pub struct Names {
-    names: Known,
-    aliases: Known,
+    names: CachedTexts,
+    aliases: CachedTexts,
 }
 
 /// A text of each room, folded, with the event that set it.
-type Known = DashMap<OwnedRoomId, (Offset, Option<String>)>;
+type CachedTexts = DashMap<OwnedRoomId, (Offset, Option<String>)>;
 
 impl Names {
     /// The room's name, folded for comparisons.
@@ -53,7 +53,7 @@ impl Names {
 }
 
 fn of(
-    known: &Known,
+    known: &CachedTexts,
     engine: &Engine,
     room: &Room,
     kind: &StateEventType,

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_base::progress::{self, Work};
 use logcabin_record::{Offset, Origin};
@@ -62,8 +62,8 @@ impl Act for PurgeRoom {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<RoomPurged, ActError> {
-        let room = office.room(&self.room)?;
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<RoomPurged, ActError> {
+        let room = context.room(&self.room)?;
         let (room_id, joined) =
             (room.id.clone(), room.members(Membership::Join, Offset::MAX).len());
         drop(room);
@@ -74,8 +74,8 @@ impl Act for PurgeRoom {
             return Err(ActError::Invalid(why));
         }
         let Attribution { origin, reason } = by;
-        empty(office, &origin, &room_id).await;
-        let purge = purge::purge(&office.engine, origin, &room_id, reason).await?;
+        empty(context, &origin, &room_id).await;
+        let purge = purge::purge(&context.engine, origin, &room_id, reason).await?;
         Ok(RoomPurged {
             room_id,
             events: purge.events,
@@ -88,9 +88,9 @@ impl Act for PurgeRoom {
     }
 
     /// Reads the whole log.
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let room_id = office.room(&self.room)?.id.clone();
-        let looked = purge::look(&office.engine, &room_id).await?;
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let room_id = context.room(&self.room)?.id.clone();
+        let looked = purge::look(&context.engine, &room_id).await?;
         let Purge { events, bytes, joined, aliases, media_ids, media_bytes, .. } = looked;
         let mut effect = Vec::new();
         if joined > 0 {
@@ -107,13 +107,13 @@ impl Act for PurgeRoom {
 }
 
 /// Makes all members leave a room.
-async fn empty(office: &Office, origin: &Origin, room_id: &RoomId) {
-    let Some(room) = office.engine.state().rooms.get(room_id) else { return };
+async fn empty(context: &ActContext, origin: &Origin, room_id: &RoomId) {
+    let Some(room) = context.engine.state().rooms.get(room_id) else { return };
     let memberships = [Membership::Invite, Membership::Knock, Membership::Join];
     let members = memberships.map(|membership| room.members(membership, Offset::MAX)).concat();
     let work = Work::about(progress::DEPARTURE, room_id.as_str(), 0, members.len() as u64);
     for (user_id, _) in members {
-        closing::leave(&office.engine, origin, room_id.to_owned(), &user_id).await;
+        closing::leave(&context.engine, origin, room_id.to_owned(), &user_id).await;
         work.add(1);
     }
 }

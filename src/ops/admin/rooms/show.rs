@@ -9,7 +9,7 @@ use super::{
 };
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_record::Offset;
 use logcabin_state::Membership;
@@ -41,18 +41,18 @@ impl Act for ShowRoom {
     const DONE: &'static str = "room";
     type Done = Box<RoomDetails>;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        details(office, &self.room).map(Box::new)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        details(context, &self.room).map(Box::new)
     }
 }
 
-pub fn details(office: &Office, name: &str) -> Result<RoomDetails, ActError> {
-    let (room, state) = (office.room(name)?, office.engine.state());
+pub fn details(context: &ActContext, name: &str) -> Result<RoomDetails, ActError> {
+    let (room, state) = (context.room(name)?, context.engine.state());
     let mut joined_local_devices = 0;
     let mut members = Vec::new();
     room.each_joined_now(|user_id| members.push(user_id.clone()));
     for user_id in &members {
-        joined_local_devices += office.devices(user_id).len();
+        joined_local_devices += context.devices(user_id).len();
     }
     let was_in = |membership| room.members(membership, Offset::MAX).into_iter();
     let mut left = was_in(Membership::Leave).chain(was_in(Membership::Ban));
@@ -63,9 +63,9 @@ pub fn details(office: &Office, name: &str) -> Result<RoomDetails, ActError> {
         });
     let shutdowns = state.closures.of_room(&room.id).into_iter();
     Ok(RoomDetails {
-        summary: summary(office, &room)?,
-        topic: office.state_text(&room, StateEventType::RoomTopic, "topic")?,
-        avatar: office.state_text(&room, StateEventType::RoomAvatar, "url")?,
+        summary: summary(context, &room)?,
+        topic: context.state_text(&room, StateEventType::RoomTopic, "topic")?,
+        avatar: context.state_text(&room, StateEventType::RoomAvatar, "url")?,
         joined_local_devices,
         forgotten,
         invited_members: room.counts(Offset::MAX).invited,

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::shutdown::{self, ShutdownStatus};
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_base::clock::random_letters;
 use logcabin_decide::moderation::BeginShutdown;
@@ -61,9 +61,13 @@ impl Act for ShutDownRoom {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<ShutdownStatus, ActError> {
+    async fn perform(
+        self,
+        context: &ActContext,
+        by: Attribution,
+    ) -> Result<ShutdownStatus, ActError> {
         let Self { room, block, new_room, purge, wait } = self;
-        let (room, replacement) = plan(office, &room, new_room)?;
+        let (room, replacement) = plan(context, &room, new_room)?;
         let (id, room_id) = (random_letters(16), room.id.clone());
         drop(room);
         let Attribution { origin, reason } = by;
@@ -75,11 +79,11 @@ impl Act for ShutDownRoom {
             purge,
             reason,
         };
-        let begun = office.engine.propose(origin.clone(), begin).await;
+        let begun = context.engine.propose(origin.clone(), begin).await;
         begun.map_err(ActError::of_room)?.into_inner();
         let no_room = || ActError::NoRoom(room_id.to_string());
-        let shutdown = office.engine.state().closures.shutdown(&id).ok_or_else(no_room)?;
-        let engine = Arc::clone(&office.engine);
+        let shutdown = context.engine.state().closures.shutdown(&id).ok_or_else(no_room)?;
+        let engine = Arc::clone(&context.engine);
         let steps = tokio::spawn(async move {
             let gone = shutdown::go_on(&engine, &origin, shutdown).await;
             if let Err(error) = &gone {
@@ -93,14 +97,14 @@ impl Act for ShutDownRoom {
                 error => error.into(),
             })?;
         }
-        shutdown::of_id(office, &id).ok_or_else(no_room)
+        shutdown::of_id(context, &id).ok_or_else(no_room)
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let (room, replacement) = plan(office, &self.room, self.new_room.clone())?;
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let (room, replacement) = plan(context, &self.room, self.new_room.clone())?;
         let counts = room.counts(Offset::MAX);
         let knocking = room.members(Membership::Knock, Offset::MAX).len();
-        let aliases = office.engine.state().aliases.of_room(&room.id, Offset::MAX);
+        let aliases = context.engine.state().aliases.of_room(&room.id, Offset::MAX);
         let mut effect = vec![format!("{} member(s) leave {}", counts.joined, room.id)];
         let waiting = counts.invited + u64::try_from(knocking).unwrap_or(u64::MAX);
         if waiting > 0 {
@@ -132,14 +136,14 @@ impl Act for ShutDownRoom {
 
 /// Finds the room, and settles the details of its replacement.
 fn plan(
-    office: &Office,
+    context: &ActContext,
     room: &str,
     new_room: Option<NewRoom>,
 ) -> Result<(Arc<Room>, Option<Replacement>), ActError> {
-    let room = office.room(room)?;
+    let room = context.room(room)?;
     let Some(NewRoom { user, name, message }) = new_room else { return Ok((room, None)) };
-    let creator = office.user_id(&user)?;
-    if office.engine.state().accounts.is_deactivated(&creator) {
+    let creator = context.user_id(&user)?;
+    if context.engine.state().accounts.is_deactivated(&creator) {
         return Err(ActError::Deactivated(creator));
     }
     if name.is_empty() || name.len() > NAME_BYTES || message.len() > MESSAGE_BYTES {
@@ -148,6 +152,6 @@ fn plan(
         );
         return Err(ActError::Invalid(why));
     }
-    let room_id = office.new_room_id()?;
+    let room_id = context.new_room_id()?;
     Ok((room, Some(Replacement { room_id, creator, name, message })))
 }

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use crate::admin::office::Office;
+use crate::admin::context::ActContext;
 use logcabin_base::{
     limits,
     progress::{self, Work},
@@ -155,14 +155,14 @@ async fn join(engine: &Engine, origin: &Origin, room_id: &RoomId, user_id: &User
 }
 
 /// The shutdown of this id.
-pub fn of_id(office: &Office, id: &str) -> Option<ShutdownStatus> {
-    let state = office.engine.state();
+pub fn of_id(context: &ActContext, id: &str) -> Option<ShutdownStatus> {
+    let state = context.engine.state();
     state.closures.shutdown(id).map(|shutdown| status(&state, shutdown))
 }
 
 /// The shutdowns of a room, which need not exist.
-pub fn of_room(office: &Office, room_id: &RoomId) -> Vec<ShutdownStatus> {
-    let state = office.engine.state();
+pub fn of_room(context: &ActContext, room_id: &RoomId) -> Vec<ShutdownStatus> {
+    let state = context.engine.state();
     let shutdowns = state.closures.of_room(room_id).into_iter();
     shutdowns.map(|shutdown| status(&state, shutdown)).collect()
 }

@@ -4,7 +4,7 @@ use ruma::{OwnedRoomId, events::StateEventType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::admin::office::{ActError, Office};
+use crate::admin::context::{ActContext, ActError};
 use logcabin_log::ReadError;
 use logcabin_read::events::as_shown;
 use logcabin_record::Offset;
@@ -39,40 +39,40 @@ pub struct RoomSummary {
 }
 
 pub(super) fn state_content(
-    office: &Office,
+    context: &ActContext,
     room: &Room,
     kind: StateEventType,
 ) -> Result<Value, ReadError> {
     let Some(offset) = room.state_event(&kind, "", Offset::MAX) else { return Ok(Value::Null) };
-    let event = office.engine.events().get(offset)?;
+    let event = context.engine.events().get(offset)?;
     let event = event.map(|event| as_shown(room, event, Offset::MAX));
     Ok(event.and_then(|event| event.content_as().ok()).unwrap_or_default())
 }
 
-pub(super) fn creator(office: &Office, room: &Room) -> Result<Option<String>, ReadError> {
+pub(super) fn creator(context: &ActContext, room: &Room) -> Result<Option<String>, ReadError> {
     let create = room.create_event();
-    let event = create.map(|offset| office.engine.events().get(offset)).transpose()?.flatten();
+    let event = create.map(|offset| context.engine.events().get(offset)).transpose()?.flatten();
     Ok(event.map(|event| event.sender.to_string()))
 }
 
-pub(super) fn summary(office: &Office, room: &Room) -> Result<RoomSummary, ActError> {
+pub(super) fn summary(context: &ActContext, room: &Room) -> Result<RoomSummary, ActError> {
     use StateEventType as Kind;
-    let create = state_content(office, room, Kind::RoomCreate)?;
+    let create = state_content(context, room, Kind::RoomCreate)?;
     let joined = room.counts(Offset::MAX).joined;
     Ok(RoomSummary {
         room_id: room.id.clone(),
-        name: office.state_text(room, Kind::RoomName, "name")?,
-        canonical_alias: office.state_text(room, Kind::RoomCanonicalAlias, "alias")?,
+        name: context.state_text(room, Kind::RoomName, "name")?,
+        canonical_alias: context.state_text(room, Kind::RoomCanonicalAlias, "alias")?,
         joined_members: joined,
         joined_local_members: joined,
         version: room.version.to_string(),
-        creator: creator(office, room)?,
-        encryption: office.state_text(room, Kind::RoomEncryption, "algorithm")?,
+        creator: creator(context, room)?,
+        encryption: context.state_text(room, Kind::RoomEncryption, "algorithm")?,
         federatable: create["m.federate"] != Value::Bool(false),
         public: room.is_public(),
-        join_rules: office.state_text(room, Kind::RoomJoinRules, "join_rule")?,
-        guest_access: office.state_text(room, Kind::RoomGuestAccess, "guest_access")?,
-        history_visibility: office.state_text(
+        join_rules: context.state_text(room, Kind::RoomJoinRules, "join_rule")?,
+        guest_access: context.state_text(room, Kind::RoomGuestAccess, "guest_access")?,
+        history_visibility: context.state_text(
             room,
             Kind::RoomHistoryVisibility,
             "history_visibility",
@@ -80,6 +80,6 @@ pub(super) fn summary(office: &Office, room: &Room) -> Result<RoomSummary, ActEr
         state_events: room.full_state(Offset::MAX).len(),
         room_type: create["type"].as_str().map(ToOwned::to_owned),
         events: room.event_count(Offset::MAX),
-        blocked: office.engine.state().closures.blocked(&room.id).is_some(),
+        blocked: context.engine.state().closures.blocked(&room.id).is_some(),
     })
 }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::upgrade;
 use logcabin_record::room_version::DEFAULT_ROOM_VERSION;
@@ -52,23 +52,24 @@ impl Act for UpgradeRoom {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Upgraded, ActError> {
-        let (room_id, user_id) = (office.room(&self.room)?.id.clone(), office.active(&self.user)?);
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Upgraded, ActError> {
+        let (room_id, user_id) =
+            (context.room(&self.room)?.id.clone(), context.active(&self.user)?);
         let version = self.version()?;
         let upgrade = upgrade::UpgradeRoom {
             room_id: room_id.clone(),
-            replacement: office.new_room_id()?,
+            replacement: context.new_room_id()?,
             version: version.clone(),
             additional_creators: Vec::new(),
             sender: user_id.clone(),
-            ts: office.engine.clock().timestamp(),
+            ts: context.engine.clock().timestamp(),
         };
-        let replacement = office.propose(by, upgrade).await.map_err(ActError::of_room)?;
+        let replacement = context.propose(by, upgrade).await.map_err(ActError::of_room)?;
         Ok(Upgraded { room_id, replacement, version, user_id })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let (user_id, room) = (office.active(&self.user)?, office.room(&self.room)?);
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let (user_id, room) = (context.active(&self.user)?, context.room(&self.room)?);
         let (id, version) = (&room.id, self.version()?);
         Ok(vec![
             format!(

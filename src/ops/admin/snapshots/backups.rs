@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_log::ReadError;
 use logcabin_record::Offset;
-use logcabin_state::Copy;
+use logcabin_state::Backup;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListBackups {
@@ -35,7 +35,7 @@ pub struct Backups {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupRow {
     #[serde(flatten)]
-    pub copy: Copy,
+    pub copy: Backup,
     /// When it was noted, in milliseconds since the Unix epoch.
     pub noted_ms: u64,
     /// Who made it.
@@ -47,19 +47,19 @@ impl Act for ListBackups {
     const DONE: &'static str = "backups";
     type Done = Backups;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Backups, ActError> {
-        Ok(page(office, self.from, self.limit)?)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Backups, ActError> {
+        Ok(page(context, self.from, self.limit)?)
     }
 }
 
 /// Up to `limit` of the newest backups after the first `from`.
-pub fn page(office: &Office, from: usize, limit: usize) -> Result<Backups, ReadError> {
-    let state = office.engine.state();
-    let mut all = state.copies.all();
+pub fn page(context: &ActContext, from: usize, limit: usize) -> Result<Backups, ReadError> {
+    let state = context.engine.state();
+    let mut all = state.backups.all();
     let total = all.len();
     all.sort_unstable_by_key(|copy| std::cmp::Reverse((copy.record, copy.moment)));
-    let row = |copy: Copy| {
-        let (noted_ms, who) = (office.time_of(copy.record)?, office.author_of(copy.record)?);
+    let row = |copy: Backup| {
+        let (noted_ms, who) = (context.time_of(copy.record)?, context.author_of(copy.record)?);
         Ok::<_, ReadError>(BackupRow { copy, noted_ms, who })
     };
     let backups =

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::Form,
-    office::{ActError, Office},
 };
 use logcabin_snapshot as snapshot;
 
@@ -26,7 +26,7 @@ impl Act for CompareSnapshots {
     // A snapshot cannot verify itself.
     const REPLAYS: bool = true;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        Ok(office.snapshots.scrub().await?)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        Ok(context.snapshots.scrub().await?)
     }
 }

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
-use logcabin_snapshot::{Kept, SnapshotError};
+use logcabin_snapshot::{SnapshotError, SnapshotFile};
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ListSnapshots {}
@@ -14,7 +14,7 @@ pub struct ListSnapshots {}
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshots {
     /// The newest first.
-    pub snapshots: Vec<Kept>,
+    pub snapshots: Vec<SnapshotFile>,
 }
 
 impl Act for ListSnapshots {
@@ -22,12 +22,12 @@ impl Act for ListSnapshots {
     const DONE: &'static str = "snapshots";
     type Done = Snapshots;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Snapshots, ActError> {
-        Ok(list(office)?)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Snapshots, ActError> {
+        Ok(list(context)?)
     }
 }
 
 /// The snapshots, the newest first.
-pub fn list(office: &Office) -> Result<Snapshots, SnapshotError> {
-    Ok(Snapshots { snapshots: office.snapshots.list()? })
+pub fn list(context: &ActContext) -> Result<Snapshots, SnapshotError> {
+    Ok(Snapshots { snapshots: context.snapshots.list()? })
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_decide::maintenance;
 use logcabin_record::command::BackupMade;
@@ -15,15 +15,15 @@ pub struct NoteBackup {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Noted {}
+pub struct BackupNoted {}
 
 impl Act for NoteBackup {
     const NAME: &'static str = "note-backup";
     const DONE: &'static str = "noted";
-    type Done = Noted;
+    type Done = BackupNoted;
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Noted, ActError> {
-        office.propose(by, maintenance::NoteBackup { made: self.made }).await?;
-        Ok(Noted {})
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<BackupNoted, ActError> {
+        context.propose(by, maintenance::NoteBackup { made: self.made }).await?;
+        Ok(BackupNoted {})
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_snapshot as snapshot;
 
@@ -16,7 +16,7 @@ impl Act for SnapshotStatus {
     const DONE: &'static str = "snapshot-status";
     type Done = snapshot::Status;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        Ok(office.snapshots.status())
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        Ok(context.snapshots.status())
     }
 }

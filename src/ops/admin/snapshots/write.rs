@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::Form,
-    office::{ActError, Office},
 };
 use logcabin_snapshot as snapshot;
 
@@ -20,7 +20,7 @@ impl Act for WriteSnapshot {
     const FORM: Option<&'static Form> =
         Some(&Form { title: "Write a snapshot", fields: &[], is_final: false, foretells: false });
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        Ok(office.snapshots.make().await?)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        Ok(context.snapshots.make().await?)
     }
 }

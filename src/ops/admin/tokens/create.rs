@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::named::{TokenSummary, checked_label, of_token, summary_of};
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_base::clock::random_letters;
 use logcabin_decide::registration_token;
@@ -56,7 +56,11 @@ impl Act for CreateRegistrationToken {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<TokenCreated, ActError> {
+    async fn perform(
+        self,
+        context: &ActContext,
+        by: Attribution,
+    ) -> Result<TokenCreated, ActError> {
         let Self { token, label, uses_allowed, expires_ms } = self;
         let token = token.unwrap_or_else(|| random_letters(TOKEN_LETTERS).into());
         if !is_registration_token(token.expose()) {
@@ -71,11 +75,11 @@ impl Act for CreateRegistrationToken {
             uses_allowed,
             expires_ms,
         };
-        office.propose(by, create).await.map_err(of_token)?;
-        Ok(TokenCreated { token, summary: summary_of(office, &hash)? })
+        context.propose(by, create).await.map_err(of_token)?;
+        Ok(TokenCreated { token, summary: summary_of(context, &hash)? })
     }
 
-    async fn effect(&self, _: &Office) -> Result<Vec<String>, ActError> {
+    async fn effect(&self, _: &ActContext) -> Result<Vec<String>, ActError> {
         Ok(vec!["a registration token is created".to_owned()])
     }
 }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::named::{named, of_token};
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::registration_token::RemoveRegistrationToken;
 use logcabin_record::command::Secret;
@@ -34,14 +34,18 @@ impl Act for DeleteRegistrationToken {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<TokenDeleted, ActError> {
-        let token = named(office, &self.token)?;
-        office.propose(by, RemoveRegistrationToken { token }).await.map_err(of_token)?;
+    async fn perform(
+        self,
+        context: &ActContext,
+        by: Attribution,
+    ) -> Result<TokenDeleted, ActError> {
+        let token = named(context, &self.token)?;
+        context.propose(by, RemoveRegistrationToken { token }).await.map_err(of_token)?;
         Ok(TokenDeleted { id: token.start() })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let id = named(office, &self.token)?.start();
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let id = named(context, &self.token)?.start();
         let text = format!("nobody can register with the registration token {id} any more");
         Ok(vec![text])
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::named::{TokenSummary, summary};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,12 +21,12 @@ impl Act for ListRegistrationTokens {
     const DONE: &'static str = "registration-tokens";
     type Done = RegistrationTokens;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        Ok(RegistrationTokens { tokens: list(office) })
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        Ok(RegistrationTokens { tokens: list(context) })
     }
 }
 
-pub fn list(office: &Office) -> Vec<TokenSummary> {
-    let tokens = office.engine.state().registration_tokens.all();
-    tokens.into_iter().map(|(hash, token)| summary(office, &hash, token)).collect()
+pub fn list(context: &ActContext) -> Vec<TokenSummary> {
+    let tokens = context.engine.state().registration_tokens.all();
+    tokens.into_iter().map(|(hash, token)| summary(context, &hash, token)).collect()
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::office::{ActError, Office};
+use crate::admin::context::{ActContext, ActError};
 use logcabin_decide::Refusal;
 use logcabin_engine::Rejected;
 use logcabin_record::command::{Secret, TokenHash};
@@ -28,8 +28,8 @@ pub struct TokenSummary {
 }
 
 /// The hash of the token that an order names by its id or by the token itself.
-pub fn named(office: &Office, name: &Secret) -> Result<TokenHash, ActError> {
-    let tokens = &office.engine.state().registration_tokens;
+pub fn named(context: &ActContext, name: &Secret) -> Result<TokenHash, ActError> {
+    let tokens = &context.engine.state().registration_tokens;
     let itself = TokenHash::of(name.expose());
     if tokens.get(&itself).is_some() {
         return Ok(itself);
@@ -47,13 +47,17 @@ pub fn named(office: &Office, name: &Secret) -> Result<TokenHash, ActError> {
     }
 }
 
-pub fn summary_of(office: &Office, hash: &TokenHash) -> Result<TokenSummary, ActError> {
-    let token = office.engine.state().registration_tokens.get(hash).ok_or(ActError::NoToken)?;
-    Ok(summary(office, hash, token))
+pub fn summary_of(context: &ActContext, hash: &TokenHash) -> Result<TokenSummary, ActError> {
+    let token = context.engine.state().registration_tokens.get(hash).ok_or(ActError::NoToken)?;
+    Ok(summary(context, hash, token))
 }
 
-pub(super) fn summary(office: &Office, hash: &TokenHash, token: RegistrationToken) -> TokenSummary {
-    let good = token.is_good(office.engine.clock().now_ms());
+pub(super) fn summary(
+    context: &ActContext,
+    hash: &TokenHash,
+    token: RegistrationToken,
+) -> TokenSummary {
+    let good = token.is_good(context.engine.clock().now_ms());
     let RegistrationToken { label, uses_allowed, uses, expires_ms } = token;
     TokenSummary { id: hash.start(), label, uses_allowed, uses, expires_ms, good }
 }

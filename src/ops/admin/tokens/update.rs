@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::named::{TokenSummary, checked_label, named, of_token, summary_of};
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::registration_token::{self, Change};
 use logcabin_record::command::Secret;
@@ -53,21 +53,25 @@ impl Act for UpdateRegistrationToken {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<TokenUpdated, ActError> {
+    async fn perform(
+        self,
+        context: &ActContext,
+        by: Attribution,
+    ) -> Result<TokenUpdated, ActError> {
         let Self { token, label, uses_allowed, expires_ms } = self;
-        let token = named(office, &token)?;
+        let token = named(context, &token)?;
         let label = match label {
             Change::To(label) => checked_label(Some(label))?.map_or(Change::Clear, Change::To),
             other => other,
         };
         let update =
             registration_token::UpdateRegistrationToken { token, label, uses_allowed, expires_ms };
-        let changed = office.propose(by, update).await.map_err(of_token)?;
-        Ok(TokenUpdated { changed, summary: summary_of(office, &token)? })
+        let changed = context.propose(by, update).await.map_err(of_token)?;
+        Ok(TokenUpdated { changed, summary: summary_of(context, &token)? })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let id = named(office, &self.token)?.start();
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let id = named(context, &self.token)?.start();
         Ok(vec![format!("the registration token {id} is changed")])
     }
 }

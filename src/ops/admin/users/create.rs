@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::{account::Register, status::CreateAccount};
 use logcabin_record::command::Secret;
@@ -44,12 +44,12 @@ impl Act for CreateUser {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Created, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Created, ActError> {
         let Self { user, password, display_name, admin } = self;
-        let user_id = office.new_user_id(&user)?;
+        let user_id = context.new_user_id(&user)?;
         let display_name = short_name(display_name)?;
         let password = match password {
-            Some(password) => Some(office.hash(&user_id, password).await?),
+            Some(password) => Some(context.hash(&user_id, password).await?),
             None => None,
         };
         let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
@@ -58,14 +58,14 @@ impl Act for CreateUser {
             display_name: Some(display_name),
             ..Register::user(user_id.clone())
         };
-        let created = office.propose(by, CreateAccount { register, admin }).await;
+        let created = context.propose(by, CreateAccount { register, admin }).await;
         created.map_err(ActError::of_user(&user_id))?;
         Ok(Created { user_id })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let user_id = office.new_user_id(&self.user)?;
-        if office.engine.state().accounts.contains(&user_id) {
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let user_id = context.new_user_id(&self.user)?;
+        if context.engine.state().accounts.contains(&user_id) {
             return Err(ActError::Taken(user_id));
         }
         let what = if self.admin { "administrator's account" } else { "account" };

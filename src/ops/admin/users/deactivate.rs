@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::status;
 use logcabin_record::Offset;
@@ -47,31 +47,31 @@ impl Act for Deactivate {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Deactivated, ActError> {
-        let user_id = office.user_id(&self.user)?;
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Deactivated, ActError> {
+        let user_id = context.user_id(&self.user)?;
         let Attribution { origin, reason } = by;
-        let still_bound = office.unbind(&origin, &user_id).await;
+        let still_bound = context.unbind(&origin, &user_id).await;
         let end = status::Deactivate {
             user_id: user_id.clone(),
             erase: self.erase,
             messages: false,
             media: false,
             reason,
-            ts: office.engine.clock().now_ms(),
+            ts: context.engine.clock().now_ms(),
         };
-        let closed = closing::close(&office.engine, origin, end).await;
+        let closed = closing::close(&context.engine, origin, end).await;
         let Closed { changed, rooms } = closed.map_err(ActError::of_user(&user_id))?;
         Ok(Deactivated { user_id, changed, rooms, still_bound })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let user_id = office.user_id(&self.user)?;
-        let state = office.engine.state();
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let user_id = context.user_id(&self.user)?;
+        let state = context.engine.state();
         let is = state.accounts.standing(&user_id).unwrap_or_default();
         let mut effect = Vec::new();
         if is.deactivated.is_none() {
             effect.push(format!("the account {user_id} is closed, which cannot be undone"));
-            effect.push(format!("{} device(s) are logged out", office.devices(&user_id).len()));
+            effect.push(format!("{} device(s) are logged out", context.devices(&user_id).len()));
             let parts = state.memberships.of(&user_id, Offset::MAX);
             let count =
                 |membership| parts.iter().filter(|part| part.membership == membership).count();

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::status;
 use logcabin_service::accounts::closing;
@@ -49,27 +49,27 @@ impl Act for EraseUser {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<UserErased, ActError> {
-        let mut erased = self.belongings(office)?;
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<UserErased, ActError> {
+        let mut erased = self.belongings(context)?;
         let user_id = erased.user_id.clone();
         let Attribution { origin, reason } = by;
-        erased.still_bound = office.unbind(&origin, &user_id).await;
+        erased.still_bound = context.unbind(&origin, &user_id).await;
         let end = status::Deactivate {
             user_id: user_id.clone(),
             erase: true,
             messages: self.messages,
             media: true,
             reason,
-            ts: office.engine.clock().now_ms(),
+            ts: context.engine.clock().now_ms(),
         };
-        let closed = closing::close(&office.engine, origin, end).await;
+        let closed = closing::close(&context.engine, origin, end).await;
         closed.map_err(ActError::of_user(&user_id))?;
         Ok(erased)
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
         let UserErased { user_id, rooms, devices, files, file_bytes, .. } =
-            self.belongings(office)?;
+            self.belongings(context)?;
         let mut effect = vec![
             format!(
                 "the account {user_id} is closed and the user's data erased, which cannot be undone"
@@ -88,14 +88,14 @@ impl Act for EraseUser {
 }
 
 impl EraseUser {
-    fn belongings(&self, office: &Office) -> Result<UserErased, ActError> {
-        let user_id = office.user_id(&self.user)?;
-        let state = office.engine.state();
+    fn belongings(&self, context: &ActContext) -> Result<UserErased, ActError> {
+        let user_id = context.user_id(&self.user)?;
+        let state = context.engine.state();
         let files = state.media.of_user(&user_id);
         Ok(UserErased {
             messages: self.messages,
             rooms: state.memberships.count(&user_id) as u64,
-            devices: office.devices(&user_id).len() as u64,
+            devices: context.devices(&user_id).len() as u64,
             files: files.len() as u64,
             file_bytes: files.iter().map(|(_, stored)| stored.size).sum(),
             still_bound: Vec::new(),

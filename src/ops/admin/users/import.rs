@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     admin::{
         act::{Act, Attribution},
-        office::{ActError, Office},
+        context::{ActContext, ActError},
     },
-    export::{self, Belongings, ImportedUser},
+    export::{self, ImportableData, ImportedUser},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,18 +25,22 @@ impl Act for ImportUser {
     const DONE: &'static str = "user-imported";
     type Done = ImportedUser;
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<ImportedUser, ActError> {
+    async fn perform(
+        self,
+        context: &ActContext,
+        by: Attribution,
+    ) -> Result<ImportedUser, ActError> {
         let Self { src, user } = self;
-        let read = tokio::task::spawn_blocking(move || Belongings::read(&src)).await;
+        let read = tokio::task::spawn_blocking(move || ImportableData::read(&src)).await;
         let belongings = read.map_err(ActError::invalid)?.map_err(ActError::invalid)?;
         let name = user.as_deref().unwrap_or_else(|| belongings.localpart());
-        let user_id = office.new_user_id(name)?;
+        let user_id = context.new_user_id(name)?;
         let imported =
-            export::import_user(&office.engine, &by.origin, user_id.clone(), &belongings).await;
+            export::import_user(&context.engine, &by.origin, user_id.clone(), &belongings).await;
         imported.map_err(ActError::of_user(&user_id))
     }
 
-    async fn effect(&self, _: &Office) -> Result<Vec<String>, ActError> {
+    async fn effect(&self, _: &ActContext) -> Result<Vec<String>, ActError> {
         let name = self.user.as_deref().unwrap_or("the name that they had");
         Ok(vec![format!("an account is created from the export, with {name}")])
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::summary::{UserSummary, summary};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 
 /// The most users in one answer.
@@ -43,9 +43,9 @@ impl Act for ListUsers {
     const DONE: &'static str = "users";
     type Done = Users;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Users, ActError> {
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Users, ActError> {
         let Self { after, filter } = self;
-        let all = office.engine.state().accounts.user_ids();
+        let all = context.engine.state().accounts.user_ids();
         let start = after.map_or(0, |after| all.partition_point(|user_id| **user_id <= *after));
         let mut users = Vec::new();
         let mut next = None;
@@ -54,8 +54,8 @@ impl Act for ListUsers {
                 next = users.last().map(|last: &UserSummary| last.user_id.clone());
                 break;
             }
-            let Some(account) = office.engine.state().accounts.get(&user_id) else { continue };
-            let summary = summary(office, &account.read());
+            let Some(account) = context.engine.state().accounts.get(&user_id) else { continue };
+            let summary = summary(context, &account.read());
             if filter.lets_through(&summary) {
                 users.push(summary);
             }

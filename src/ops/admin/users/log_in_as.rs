@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_decide::account::Login;
 use logcabin_record::command::{Secret, Tokens};
@@ -37,10 +37,10 @@ impl Act for LogInAs {
     const DONE: &'static str = "logged-in-as";
     type Done = LoggedInAs;
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<LoggedInAs, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<LoggedInAs, ActError> {
         let Self { user, expires_ms } = self;
-        let user_id = office.active(&user)?;
-        if expires_ms.is_some_and(|ms| ms <= office.engine.clock().now_ms()) {
+        let user_id = context.active(&user)?;
+        if expires_ms.is_some_and(|ms| ms <= context.engine.clock().now_ms()) {
             return Err(ActError::Invalid("This time is in the past.".to_owned()));
         }
         let device_id = new_device_id();
@@ -53,11 +53,11 @@ impl Act for LogInAs {
             tokens,
             verified: None,
         };
-        office.propose(by, login).await.map_err(ActError::of_user(&user_id))?;
+        context.propose(by, login).await.map_err(ActError::of_user(&user_id))?;
         Ok(LoggedInAs { user_id, device_id, access_token: access.into() })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        Ok(vec![format!("an administrator is logged in as {}", office.active(&self.user)?)])
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        Ok(vec![format!("an administrator is logged in as {}", context.active(&self.user)?)])
     }
 }

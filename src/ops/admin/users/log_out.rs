@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
-use logcabin_decide::account::{RemoveDevices, Which};
+use logcabin_decide::account::{DeviceSet, RemoveDevices};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LogOut {
@@ -38,32 +38,32 @@ impl Act for LogOut {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<LoggedOut, ActError> {
-        let user_id = office.user_id(&self.user)?;
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<LoggedOut, ActError> {
+        let user_id = context.user_id(&self.user)?;
         let which = match self.devices {
             Some(devices) => {
                 for device in &devices {
-                    office.must_have(&user_id, device)?;
+                    context.must_have(&user_id, device)?;
                 }
-                Which::These(devices)
+                DeviceSet::These(devices)
             }
-            None => Which::All,
+            None => DeviceSet::All,
         };
-        let before = office.devices(&user_id);
+        let before = context.devices(&user_id);
         let remove = RemoveDevices { user_id: user_id.clone(), which };
-        office.propose(by, remove).await.map_err(ActError::of_user(&user_id))?;
-        let left = office.devices(&user_id);
+        context.propose(by, remove).await.map_err(ActError::of_user(&user_id))?;
+        let left = context.devices(&user_id);
         let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
         Ok(LoggedOut { user_id, devices })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let user_id = office.user_id(&self.user)?;
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let user_id = context.user_id(&self.user)?;
         let number = match &self.devices {
-            None => office.devices(&user_id).len(),
+            None => context.devices(&user_id).len(),
             Some(devices) => {
                 for device in devices {
-                    office.must_have(&user_id, device)?;
+                    context.must_have(&user_id, device)?;
                 }
                 devices.len()
             }

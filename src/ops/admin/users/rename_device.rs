@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::Changed;
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::account;
 use logcabin_service::accounts::names::short_name;
@@ -35,19 +35,19 @@ impl Act for RenameDevice {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Changed, ActError> {
         let Self { user, device: device_id, display_name } = self;
-        let user_id = office.user_id(&user)?;
-        office.must_have(&user_id, &device_id)?;
+        let user_id = context.user_id(&user)?;
+        context.must_have(&user_id, &device_id)?;
         let display_name = short_name(Some(display_name))?;
         let rename = account::RenameDevice { user_id: user_id.clone(), device_id, display_name };
-        office.propose(by, rename).await.map_err(ActError::of_user(&user_id))?;
+        context.propose(by, rename).await.map_err(ActError::of_user(&user_id))?;
         Ok(Changed { user_id, changed: true })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let user_id = office.user_id(&self.user)?;
-        office.must_have(&user_id, &self.device)?;
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let user_id = context.user_id(&self.user)?;
+        context.must_have(&user_id, &self.device)?;
         Ok(vec![format!("the device {} of {user_id} is renamed", self.device)])
     }
 }

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::Changed;
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
-use logcabin_decide::account::{SetPassword, Which};
+use logcabin_decide::account::{DeviceSet, SetPassword};
 use logcabin_record::command::Secret;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,21 +35,21 @@ impl Act for ResetPassword {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
-        let user_id = office.user_id(&self.user)?;
-        if office.engine.state().accounts.is_guest(&user_id) {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Changed, ActError> {
+        let user_id = context.user_id(&self.user)?;
+        if context.engine.state().accounts.is_guest(&user_id) {
             return Err(ActError::Invalid("A guest has no password.".to_owned()));
         }
-        let password = office.hash(&user_id, self.password).await?;
-        let log_out = (!self.keep_devices).then_some(Which::All);
+        let password = context.hash(&user_id, self.password).await?;
+        let log_out = (!self.keep_devices).then_some(DeviceSet::All);
         let set = SetPassword { user_id: user_id.clone(), password, log_out };
-        office.propose(by, set).await.map_err(ActError::of_user(&user_id))?;
+        context.propose(by, set).await.map_err(ActError::of_user(&user_id))?;
         Ok(Changed { user_id, changed: true })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let user_id = office.active(&self.user)?;
-        let devices = if self.keep_devices { 0 } else { office.devices(&user_id).len() };
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let user_id = context.active(&self.user)?;
+        let devices = if self.keep_devices { 0 } else { context.devices(&user_id).len() };
         Ok(vec![
             format!("{user_id} has a new password"),
             format!("{devices} device(s) are logged out"),

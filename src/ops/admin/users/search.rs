@@ -1,14 +1,14 @@
 //! Search the accounts, for the HTTP API.
 
 use super::summary::{UserSummary, last_seen, profile_text, summary};
-use crate::admin::office::Office;
+use crate::admin::context::ActContext;
 use logcabin_base::text;
 use logcabin_record::Offset;
 use logcabin_state::{Account, State};
 
 /// Which users, and in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UsersWanted {
+pub struct UserSearch {
     /// A part of their id.
     pub id: Option<String>,
     /// A part of the localpart of their id, or of their display name.
@@ -46,15 +46,15 @@ pub enum UserOrder {
 }
 
 /// A user, with the record of the registration.
-pub struct Listed {
+pub struct FoundUser {
     pub user: UserSummary,
     pub registered: Offset,
 }
 
 /// The wanted users, in order, and how many there are in all. For users who are not returned, only
 /// what decides that is computed.
-pub fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
-    let state = office.engine.state().share();
+pub fn search(context: &ActContext, wanted: &UserSearch) -> (Vec<FoundUser>, usize) {
+    let state = context.engine.state().share();
     let accounts = &state.accounts;
     let texts = [&wanted.id, &wanted.name].map(|text| text.as_deref().map(text::fold));
     let mut found = Vec::new();
@@ -62,7 +62,7 @@ pub fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
         let Some(account) = accounts.get(&user_id) else { continue };
         let account = account.read();
         if is_wanted(&account, wanted, &texts) {
-            found.push((key(office, &state, &account, wanted.order), user_id));
+            found.push((key(context, &state, &account, wanted.order), user_id));
         }
     }
     // The sort is stable: they come in the order of their ids.
@@ -75,13 +75,13 @@ pub fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
     let listed = page.filter_map(|(_, user_id)| {
         let account = accounts.get(&user_id)?;
         let account = account.read();
-        Some(Listed { user: summary(office, &account), registered: account.registered })
+        Some(FoundUser { user: summary(context, &account), registered: account.registered })
     });
     (listed.collect(), total)
 }
 
 /// Whether an account is wanted; `texts` are the folded id and name.
-fn is_wanted(account: &Account, wanted: &UsersWanted, texts: &[Option<String>; 2]) -> bool {
+fn is_wanted(account: &Account, wanted: &UserSearch, texts: &[Option<String>; 2]) -> bool {
     let [id, name] = texts;
     let is = |asked: Option<bool>, is: bool| asked.is_none_or(|asked| asked == is);
     let has = |text: &str, part: &str| text::fold(text).contains(part);
@@ -99,7 +99,7 @@ fn is_wanted(account: &Account, wanted: &UsersWanted, texts: &[Option<String>; 2
 
 /// What users are ordered by.
 fn key(
-    office: &Office,
+    context: &ActContext,
     state: &State,
     account: &Account,
     order: UserOrder,
@@ -114,6 +114,6 @@ fn key(
         UserOrder::Deactivated => (None, account.standing.deactivated.is_some().into()),
         UserOrder::Locked => (None, account.standing.locked.into()),
         UserOrder::CreationTs => (None, account.registered.get()),
-        UserOrder::LastSeenTs => (None, last_seen(office, state, account).unwrap_or_default()),
+        UserOrder::LastSeenTs => (None, last_seen(context, state, account).unwrap_or_default()),
     }
 }

@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::Changed;
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_base::limits;
 use logcabin_decide::account;
@@ -38,9 +38,9 @@ impl Act for SetProfile {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Changed, ActError> {
         let Self { user, field, value } = self;
-        let user_id = office.user_id(&user)?;
+        let user_id = context.user_id(&user)?;
         let longest = match field.as_str() {
             "displayname" => limits::DISPLAY_NAME_BYTES,
             "avatar_url" => limits::AVATAR_URL_BYTES,
@@ -53,14 +53,14 @@ impl Act for SetProfile {
         let value = value.map(Value::from);
         let origin = by.origin.clone();
         let set = account::SetProfile { user_id: user_id.clone(), field, value };
-        let changed = office.propose(by, set).await.map_err(ActError::of_user(&user_id))?;
+        let changed = context.propose(by, set).await.map_err(ActError::of_user(&user_id))?;
         if changed {
-            profile::spread(&office.engine, &origin, &user_id).await;
+            profile::spread(&context.engine, &origin, &user_id).await;
         }
         Ok(Changed { user_id, changed })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        Ok(vec![format!("the {} of {} is set", self.field, office.user_id(&self.user)?)])
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        Ok(vec![format!("the {} of {} is set", self.field, context.user_id(&self.user)?)])
     }
 }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::Changed;
 use crate::admin::{
     act::{Act, Attribution},
+    context::{ActContext, ActError},
     form::{Field, Form, Kind},
-    office::{ActError, Office},
 };
 use logcabin_decide::status;
 
@@ -36,19 +36,19 @@ impl Act for SetStatus {
         foretells: true,
     });
 
-    async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
+    async fn perform(self, context: &ActContext, by: Attribution) -> Result<Changed, ActError> {
         let Self { user, admin, locked, suspended } = self;
-        let user_id = office.user_id(&user)?;
+        let user_id = context.user_id(&user)?;
         let Attribution { origin, reason } = by;
         let set = status::SetStatus { user_id: user_id.clone(), admin, locked, suspended, reason };
-        let set = office.engine.propose(origin, set).await;
+        let set = context.engine.propose(origin, set).await;
         let changed = set.map_err(ActError::of_user(&user_id))?.into_inner();
         Ok(Changed { user_id, changed })
     }
 
-    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let user_id = office.active(&self.user)?;
-        let is = office.engine.state().accounts.standing(&user_id).unwrap_or_default();
+    async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        let user_id = context.active(&self.user)?;
+        let is = context.engine.state().accounts.standing(&user_id).unwrap_or_default();
         let changes = [
             ("an administrator", self.admin, is.admin),
             ("locked", self.locked, is.locked),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::summary::{UserSummary, summary};
 use crate::admin::{
     act::{Act, Attribution},
-    office::{ActError, Office},
+    context::{ActContext, ActError},
 };
 use logcabin_record::Offset;
 use logcabin_state::Membership;
@@ -83,20 +83,20 @@ impl Act for ShowUser {
     const DONE: &'static str = "user";
     type Done = Box<UserDetails>;
 
-    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        details(office, &self.user).map(Box::new)
+    async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
+        details(context, &self.user).map(Box::new)
     }
 }
 
-pub fn details(office: &Office, user: &str) -> Result<UserDetails, ActError> {
-    let user_id = office.user_id(user)?;
-    let state = office.engine.state();
+pub fn details(context: &ActContext, user: &str) -> Result<UserDetails, ActError> {
+    let user_id = context.user_id(user)?;
+    let state = context.engine.state();
     let account = state.accounts.get(&user_id).ok_or_else(|| ActError::NoUser(user.to_owned()))?;
     let (summary, registered, has_password, logged_in) = {
         let account = account.read();
         let devices = account.active_devices();
         let logged_in = devices.map(|(id, device)| {
-            let seen = office.last_seen.of(&state, &user_id, id, device);
+            let seen = context.last_seen.of(&state, &user_id, id, device);
             let device = UserDevice {
                 display_name: device.display_name.clone(),
                 since_ms: device.login_ms,
@@ -108,24 +108,24 @@ pub fn details(office: &Office, user: &str) -> Result<UserDetails, ActError> {
             (id.clone(), device)
         });
         let has_password = account.password.latest().is_some_and(Option::is_some);
-        (summary(office, &account), account.registered, has_password, logged_in.collect())
+        (summary(context, &account), account.registered, has_password, logged_in.collect())
     };
     let parts = state.memberships.of(&user_id, Offset::MAX);
     Ok(UserDetails {
         summary,
-        created_ms: office.time_of(registered)?,
+        created_ms: context.time_of(registered)?,
         has_password,
         logged_in,
         joined_rooms: parts.iter().filter(|part| part.membership == Membership::Join).count(),
-        threepids: threepids(office, &user_id),
-        external_ids: external_ids(office, &user_id),
+        threepids: threepids(context, &user_id),
+        external_ids: external_ids(context, &user_id),
         media_count: state.media.of_user(&user_id).len(),
         media_bytes: state.media.bytes_of(Some(&user_id)),
     })
 }
 
-fn threepids(office: &Office, user_id: &UserId) -> Vec<UserThreepid> {
-    let own = office.engine.state().threepids.of_user(user_id).into_iter();
+fn threepids(context: &ActContext, user_id: &UserId) -> Vec<UserThreepid> {
+    let own = context.engine.state().threepids.of_user(user_id).into_iter();
     let shown = own.map(|(threepid, owned)| UserThreepid {
         medium: threepid.medium.as_str().to_owned(),
         address: threepid.address,
@@ -135,8 +135,8 @@ fn threepids(office: &Office, user_id: &UserId) -> Vec<UserThreepid> {
     shown.collect()
 }
 
-fn external_ids(office: &Office, user_id: &UserId) -> Vec<ExternalId> {
-    let account = office.engine.state().accounts.get(user_id);
+fn external_ids(context: &ActContext, user_id: &UserId) -> Vec<ExternalId> {
+    let account = context.engine.state().accounts.get(user_id);
     account.map_or_else(Vec::new, |account| {
         let account = account.read();
         let links = account.links.iter().cloned();

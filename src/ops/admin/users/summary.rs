@@ -3,7 +3,7 @@
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use crate::admin::office::Office;
+use crate::admin::context::ActContext;
 use logcabin_state::{Account, State};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,15 +35,15 @@ pub(super) fn profile_text<'a>(account: &'a Account, field: &str) -> Option<&'a 
 
 /// When a device of the user was last used, in milliseconds since the Unix epoch, as far as is
 /// known.
-pub(super) fn last_seen(office: &Office, state: &State, account: &Account) -> Option<u64> {
+pub(super) fn last_seen(context: &ActContext, state: &State, account: &Account) -> Option<u64> {
     let seen = account.active_devices().filter_map(|(device_id, device)| {
-        let seen = office.last_seen.of(state, &account.user_id, device_id, device);
+        let seen = context.last_seen.of(state, &account.user_id, device_id, device);
         seen.map(|seen| seen.seen_ms)
     });
     seen.max()
 }
 
-pub(super) fn summary(office: &Office, account: &Account) -> UserSummary {
+pub(super) fn summary(context: &ActContext, account: &Account) -> UserSummary {
     let text = |field| profile_text(account, field).map(ToOwned::to_owned);
     UserSummary {
         user_id: account.user_id.clone(),
@@ -56,6 +56,6 @@ pub(super) fn summary(office: &Office, account: &Account) -> UserSummary {
         deactivated: account.standing.deactivated.is_some(),
         erased: account.standing.erased.is_some(),
         devices: account.active_devices().count(),
-        last_seen_ms: last_seen(office, &office.engine.state(), account),
+        last_seen_ms: last_seen(context, &context.engine.state(), account),
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::{Asked, Finding, Ledger};
+use super::{Finding, Ledger, SyncParameters};
 use crate::history::{HistoryError, Source, SourceError};
 use logcabin_log::{AppendError, Appending, Batch, Follower, Log, ReadError, StreamHeads};
 use logcabin_read::{
@@ -32,7 +32,7 @@ const EVENT_CACHE_BYTES: u64 = 64 << 20;
 pub struct AuditOptions {
     pub user: String,
     /// The parameters of the client's syncs.
-    pub asked: Asked,
+    pub asked: SyncParameters,
     /// One answer as a client received it, to be audited in place of computed ones.
     pub answer: Option<Value>,
     /// The number of syncs in which the client follows the log.
@@ -80,7 +80,7 @@ pub fn audit(source: &Source, options: &AuditOptions) -> Result<Audit, HistoryEr
         if token.offset > ledger.end {
             return Err(HistoryError::NoRecord { offset: token.offset, end: ledger.end });
         }
-        audit.add(&ledger, &Asked { to: token.offset, ..options.asked }, answer);
+        audit.add(&ledger, &SyncParameters { to: token.offset, ..options.asked }, answer);
         return Ok(audit);
     }
     let end = source.end()?;
@@ -102,7 +102,7 @@ pub fn audit(source: &Source, options: &AuditOptions) -> Result<Audit, HistoryEr
         bodies.add(record);
         let due = to.get().is_multiple_of(step) || to == end;
         if due && since.is_none_or(|since| since < to) && server.knows_user() {
-            let asked = Asked { since, to, ..options.asked };
+            let asked = SyncParameters { since, to, ..options.asked };
             let answer = server.answer(&asked)?;
             audit.add(&ledger, &asked, &answer);
             since = Some(to);
@@ -124,7 +124,7 @@ fn find_user(source: &Source, name: &str) -> Result<OwnedUserId, HistoryError> {
 }
 
 impl Audit {
-    fn add(&mut self, ledger: &Ledger, asked: &Asked, answer: &Value) {
+    fn add(&mut self, ledger: &Ledger, asked: &SyncParameters, answer: &Value) {
         self.answers += 1;
         for section in ["join", "leave"] {
             for (_, room) in answer["rooms"][section].as_object().into_iter().flatten() {
@@ -152,7 +152,7 @@ impl Server<'_> {
         self.state.accounts.contains(self.user_id)
     }
 
-    fn answer(&self, asked: &Asked) -> Result<Value, HistoryError> {
+    fn answer(&self, asked: &SyncParameters) -> Result<Value, HistoryError> {
         let filter = json!({ "room": {
             "include_leave": asked.include_leave,
             "state": { "lazy_load_members": asked.lazy_load_members },

@@ -24,7 +24,7 @@ use logcabin_record::Offset;
 /// The parameters of a `/sync` request that change its answer. Filters on types, senders and rooms
 /// are not supported: answers to them cannot be checked here.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct SyncParameters {
     /// The client's position.
     pub since: Option<Offset>,
     /// The position as of which the answer was given.
@@ -51,7 +51,7 @@ type Faults = Vec<String>;
 
 impl Ledger {
     /// Compares one answer with the expected one. It is right if there are no findings.
-    pub fn check(&self, asked: &Asked, answer: &Value) -> Vec<Finding> {
+    pub fn check(&self, asked: &SyncParameters, answer: &Value) -> Vec<Finding> {
         let mut findings = Vec::new();
         let rooms = &answer["rooms"];
         for (section, membership) in
@@ -90,7 +90,7 @@ impl Ledger {
         &self,
         room_id: Option<&str>,
         since: Offset,
-        asked: &Asked,
+        asked: &SyncParameters,
         answer: &Value,
     ) -> Faults {
         let of_room = self.account_data.iter().filter(|data| {
@@ -134,7 +134,7 @@ struct RoomCheck<'a> {
     ledger: &'a Ledger,
     room_id: &'a str,
     room: &'a RoomLedger,
-    asked: &'a Asked,
+    asked: &'a SyncParameters,
 }
 
 impl RoomCheck<'_> {

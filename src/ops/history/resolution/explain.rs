@@ -26,7 +26,7 @@ use super::{
 };
 use logcabin_base::limits;
 use logcabin_read::{
-    branches::{Branches, ChainError, View, is_about_power},
+    branches::{Branches, ChainError, StateView, is_about_power},
     events::{EventRef, EventStore, StoredEvent},
 };
 use logcabin_record::{Offset, command::Conflict};
@@ -290,7 +290,7 @@ pub fn state_by_reference(
 fn after_each<'e>(
     branches: &Branches<'_>,
     events: impl Iterator<Item = &'e EventId>,
-) -> Result<Vec<View>, Unexplained> {
+) -> Result<Vec<StateView>, Unexplained> {
     let mut views = Vec::new();
     for event_id in events {
         let event = branches.find(event_id)?;

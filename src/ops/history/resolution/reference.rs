@@ -13,14 +13,14 @@ use ruma::{
 };
 
 use super::explain::Unexplained;
-use logcabin_read::branches::{Branches, Keys, View};
+use logcabin_read::branches::{Branches, Keys, StateView};
 use logcabin_record::Offset;
 
 /// The different states of branches, as event ids with their offsets; `None` if all branches have
 /// the same state.
 pub(super) fn state_maps(
     branches: &Branches<'_>,
-    views: &[View],
+    views: &[StateView],
 ) -> Result<Option<StateMaps>, Unexplained> {
     let mut states: Vec<Keys> = Vec::new();
     for view in views {

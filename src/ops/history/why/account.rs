@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{About, Answer, Chain, Change};
+use super::{Affects, Answer, Chain, Change};
 use logcabin_record::{
     command::{
         AccountDataSet, ProfileSet, UserDeactivate, UserErase, UserPassword, UserRegister,
@@ -12,20 +12,20 @@ use logcabin_record::{
     threepid::{ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind},
 };
 
-impl About<topic::Account> for UserRegister {
+impl Affects<topic::Account> for UserRegister {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let kind = || Change::Becomes(json!({ "kind": self.kind }));
         Ok(chain.is_of(&self.user_id).then(kind))
     }
 }
 
-impl About<topic::Account> for UserUpgrade {
+impl Affects<topic::Account> for UserUpgrade {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_of(&self.user_id).then(|| Change::Becomes(json!({ "kind": "user" }))))
     }
 }
 
-impl About<topic::Account> for UserStatus {
+impl Affects<topic::Account> for UserStatus {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         if !chain.is_of(&self.user_id) {
             return Ok(None);
@@ -41,13 +41,13 @@ impl About<topic::Account> for UserStatus {
     }
 }
 
-impl About<topic::Account> for UserDeactivate {
+impl Affects<topic::Account> for UserDeactivate {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_of(&self.user_id).then_some(Change::Ends))
     }
 }
 
-impl About<topic::Account> for UserErase {
+impl Affects<topic::Account> for UserErase {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_of(&self.user_id).then_some(Change::Ends))
     }
@@ -58,37 +58,37 @@ fn password(shown: &Value) -> Change {
     shown.get("password").map_or(Change::Ends, |hash| Change::Becomes(hash.clone()))
 }
 
-impl About<topic::Password> for UserRegister {
+impl Affects<topic::Password> for UserRegister {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         Ok(chain.is_of(&self.user_id).then(|| password(shown)))
     }
 }
 
-impl About<topic::Password> for UserUpgrade {
+impl Affects<topic::Password> for UserUpgrade {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         Ok(chain.is_of(&self.user_id).then(|| password(shown)))
     }
 }
 
-impl About<topic::Password> for UserPassword {
+impl Affects<topic::Password> for UserPassword {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         Ok(chain.is_of(&self.user_id).then(|| password(shown)))
     }
 }
 
-impl About<topic::Password> for UserDeactivate {
+impl Affects<topic::Password> for UserDeactivate {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_of(&self.user_id).then_some(Change::Ends))
     }
 }
 
-impl About<topic::Password> for UserErase {
+impl Affects<topic::Password> for UserErase {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_of(&self.user_id).then_some(Change::Ends))
     }
 }
 
-impl About<topic::Profile> for ProfileSet {
+impl Affects<topic::Profile> for ProfileSet {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id) && chain.is_named(&self.field);
         Ok(is_it.then(|| match shown.get("value") {
@@ -104,13 +104,13 @@ fn erased_by(deactivate: &UserDeactivate, chain: &Chain<'_>) -> Option<Change> {
     (erases && chain.value.is_some()).then_some(Change::Ends)
 }
 
-impl About<topic::Profile> for UserDeactivate {
+impl Affects<topic::Profile> for UserDeactivate {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(erased_by(self, chain))
     }
 }
 
-impl About<topic::AccountData> for AccountDataSet {
+impl Affects<topic::AccountData> for AccountDataSet {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id)
             && chain.is_named(&self.event_type)
@@ -122,41 +122,41 @@ impl About<topic::AccountData> for AccountDataSet {
     }
 }
 
-impl About<topic::AccountData> for UserDeactivate {
+impl Affects<topic::AccountData> for UserDeactivate {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(erased_by(self, chain))
     }
 }
 
-impl About<topic::Address> for ThreepidAdd {
+impl Affects<topic::Address> for ThreepidAdd {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id) && chain.is_named(&self.threepid.address);
         Ok(is_it.then(|| Change::Becomes(json!(self.threepid))))
     }
 }
 
-impl About<topic::Address> for ThreepidRemove {
+impl Affects<topic::Address> for ThreepidRemove {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id) && chain.is_named(&self.threepid.address);
         Ok(is_it.then_some(Change::Ends))
     }
 }
 
-impl About<topic::Address> for ThreepidBind {
+impl Affects<topic::Address> for ThreepidBind {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id) && chain.is_named(&self.threepid.address);
         Ok(is_it.then_some(Change::Stays))
     }
 }
 
-impl About<topic::Address> for ThreepidUnbind {
+impl Affects<topic::Address> for ThreepidUnbind {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id) && chain.is_named(&self.threepid.address);
         Ok(is_it.then_some(Change::Stays))
     }
 }
 
-impl About<topic::Pusher> for PusherSet {
+impl Affects<topic::Pusher> for PusherSet {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id) && chain.is_named(&self.ids.app_id);
         let pusher = || {
@@ -170,7 +170,7 @@ impl About<topic::Pusher> for PusherSet {
     }
 }
 
-impl About<topic::Pusher> for PusherRemove {
+impl Affects<topic::Pusher> for PusherRemove {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id) && chain.is_named(&self.ids.app_id);
         Ok(is_it.then_some(Change::Ends))

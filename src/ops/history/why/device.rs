@@ -3,7 +3,7 @@
 use ruma::{OwnedDeviceId, UserId};
 use serde_json::{Value, json};
 
-use super::{About, Answer, Chain, Change};
+use super::{Affects, Answer, Chain, Change};
 use logcabin_record::command::{
     DeviceConfirm, DeviceDehydrate, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,
     DeviceSeen, KeysClaim, KeysCrossSign, KeysSign, KeysUpload, OauthEnd, OauthGrant, topic,
@@ -29,39 +29,39 @@ fn removed_by(remove: &DeviceRemove, chain: &Chain<'_>) -> Option<Change> {
     is_gone.then_some(Change::Ends)
 }
 
-impl About<topic::Device> for DeviceLogin {
+impl Affects<topic::Device> for DeviceLogin {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_device(&self.user_id, &self.device_id);
         Ok(is_it.then(|| chain.logged_in(self.display_name.as_deref())))
     }
 }
 
-impl About<topic::Device> for DeviceDehydrate {
+impl Affects<topic::Device> for DeviceDehydrate {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_device(&self.user_id, &self.device_id);
         Ok(is_it.then(|| chain.logged_in(self.display_name.as_deref())))
     }
 }
 
-impl About<topic::Device> for DeviceRefresh {
+impl Affects<topic::Device> for DeviceRefresh {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_device(&self.user_id, &self.device_id).then_some(Change::Stays))
     }
 }
 
-impl About<topic::Device> for DeviceConfirm {
+impl Affects<topic::Device> for DeviceConfirm {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_device(&self.user_id, &self.device_id).then_some(Change::Stays))
     }
 }
 
-impl About<topic::Device> for DeviceSeen {
+impl Affects<topic::Device> for DeviceSeen {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_device(&self.user_id, &self.device_id).then_some(Change::Stays))
     }
 }
 
-impl About<topic::Device> for DeviceRename {
+impl Affects<topic::Device> for DeviceRename {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         if !chain.is_device(&self.user_id, &self.device_id) {
             return Ok(None);
@@ -72,13 +72,13 @@ impl About<topic::Device> for DeviceRename {
     }
 }
 
-impl About<topic::Device> for DeviceRemove {
+impl Affects<topic::Device> for DeviceRemove {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(removed_by(self, chain))
     }
 }
 
-impl About<topic::Device> for OauthGrant {
+impl Affects<topic::Device> for OauthGrant {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let here = |device_id| chain.is_device(&self.user_id, device_id);
         if !self.device_id.as_ref().is_some_and(here) {
@@ -92,7 +92,7 @@ impl About<topic::Device> for OauthGrant {
     }
 }
 
-impl About<topic::Device> for OauthEnd {
+impl Affects<topic::Device> for OauthEnd {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let device = chain.value.as_ref().filter(|_| chain.is_of(&self.user_id));
         let grant_id = device.and_then(|device| device["grant_id"].as_str());
@@ -101,7 +101,7 @@ impl About<topic::Device> for OauthEnd {
     }
 }
 
-impl About<topic::Keys> for KeysCrossSign {
+impl Affects<topic::Keys> for KeysCrossSign {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         if !chain.is_of(&self.user_id) || chain.name().is_some() {
             return Ok(None);
@@ -116,14 +116,14 @@ impl About<topic::Keys> for KeysCrossSign {
     }
 }
 
-impl About<topic::Keys> for KeysSign {
+impl Affects<topic::Keys> for KeysSign {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let is_it = chain.is_of(&self.user_id) && chain.name().is_none();
         Ok(is_it.then_some(Change::Stays))
     }
 }
 
-impl About<topic::Keys> for KeysUpload {
+impl Affects<topic::Keys> for KeysUpload {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         let is_it = chain.is_device(&self.user_id, &self.device_id);
         Ok(is_it.then(|| match shown.get("device_keys") {
@@ -133,13 +133,13 @@ impl About<topic::Keys> for KeysUpload {
     }
 }
 
-impl About<topic::Keys> for KeysClaim {
+impl Affects<topic::Keys> for KeysClaim {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.is_device(&self.user_id, &self.device_id).then_some(Change::Stays))
     }
 }
 
-impl About<topic::Keys> for DeviceRemove {
+impl Affects<topic::Keys> for DeviceRemove {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(removed_by(self, chain))
     }

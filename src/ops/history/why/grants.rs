@@ -6,7 +6,7 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{About, Answer, Chain, Change};
+use super::{Affects, Answer, Chain, Change};
 use logcabin_record::command::{
     DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove, OauthClient, OauthClientRemove,
     OauthCode, OauthConfirm, OauthDeviceAnswer, OauthDeviceRequest, OauthEnd, OauthGrant,
@@ -14,14 +14,14 @@ use logcabin_record::command::{
 };
 
 /// Whose grants are in question.
-pub(super) enum Whose<'a> {
+pub(super) enum GrantOwner<'a> {
     /// Those of the client with this id.
     Client(&'a str),
     /// Those of this user.
     User(&'a str),
 }
 
-impl Whose<'_> {
+impl GrantOwner<'_> {
     fn is_client(&self, client_id: &str) -> bool {
         matches!(self, Self::Client(id) if *id == client_id)
     }
@@ -55,13 +55,13 @@ impl Grant {
 }
 
 impl Grants {
-    fn value(&self, whose: &Whose<'_>) -> Change {
+    fn value(&self, whose: &GrantOwner<'_>) -> Change {
         match (whose, &self.client) {
-            (Whose::Client(_), None) if self.grants.is_empty() => Change::Ends,
-            (Whose::Client(_), client) => {
+            (GrantOwner::Client(_), None) if self.grants.is_empty() => Change::Ends,
+            (GrantOwner::Client(_), client) => {
                 Change::Becomes(json!({ "client": client, "grants": self.grants }))
             }
-            (Whose::User(_), _) => Change::Becomes(json!(self.grants)),
+            (GrantOwner::User(_), _) => Change::Becomes(json!(self.grants)),
         }
     }
 
@@ -71,14 +71,14 @@ impl Grants {
     }
 
     /// Ends some of the grants, if there are any.
-    fn end(&mut self, whose: &Whose<'_>, ends: impl Fn(&str, &Grant) -> bool) -> Answer {
+    fn end(&mut self, whose: &GrantOwner<'_>, ends: impl Fn(&str, &Grant) -> bool) -> Answer {
         let before = self.grants.len();
         self.grants.retain(|id, grant| !ends(id, grant));
         Ok((self.grants.len() < before).then(|| self.value(whose)))
     }
 }
 
-impl About<topic::Grants> for OauthClient {
+impl Affects<topic::Grants> for OauthClient {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         if !whose.is_client(&self.client_id) {
@@ -91,7 +91,7 @@ impl About<topic::Grants> for OauthClient {
     }
 }
 
-impl About<topic::Grants> for OauthClientRemove {
+impl Affects<topic::Grants> for OauthClientRemove {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         if !self.clients.iter().any(|gone| whose.is_client(gone)) {
@@ -102,7 +102,7 @@ impl About<topic::Grants> for OauthClientRemove {
     }
 }
 
-impl About<topic::Grants> for OauthCode {
+impl Affects<topic::Grants> for OauthCode {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (_, whose) = chain.grants();
         let is_it = whose.is_client(&self.client_id) || whose.is_user(&self.user_id);
@@ -110,7 +110,7 @@ impl About<topic::Grants> for OauthCode {
     }
 }
 
-impl About<topic::Grants> for OauthDeviceRequest {
+impl Affects<topic::Grants> for OauthDeviceRequest {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         if !whose.is_client(&self.client_id) {
@@ -121,7 +121,7 @@ impl About<topic::Grants> for OauthDeviceRequest {
     }
 }
 
-impl About<topic::Grants> for OauthDeviceAnswer {
+impl Affects<topic::Grants> for OauthDeviceAnswer {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         let is_it = whose.is_user(&self.user_id) || grants.requests.contains(&self.device_code);
@@ -129,7 +129,7 @@ impl About<topic::Grants> for OauthDeviceAnswer {
     }
 }
 
-impl About<topic::Grants> for OauthGrant {
+impl Affects<topic::Grants> for OauthGrant {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         if !whose.is_client(&self.client_id) && !whose.is_user(&self.user_id) {
@@ -141,45 +141,45 @@ impl About<topic::Grants> for OauthGrant {
     }
 }
 
-impl About<topic::Grants> for OauthRefresh {
+impl Affects<topic::Grants> for OauthRefresh {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.grants.grants.contains_key(&self.grant_id).then_some(Change::Stays))
     }
 }
 
-impl About<topic::Grants> for OauthConfirm {
+impl Affects<topic::Grants> for OauthConfirm {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok(chain.grants.grants.contains_key(&self.grant_id).then_some(Change::Stays))
     }
 }
 
-impl About<topic::Grants> for OauthEnd {
+impl Affects<topic::Grants> for OauthEnd {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         grants.end(&whose, |id, _| self.grants.iter().any(|ended| ended == id))
     }
 }
 
-impl About<topic::Grants> for DeviceRefresh {
+impl Affects<topic::Grants> for DeviceRefresh {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         chain.grants.stay(|grant| grant.is_of_device(&self.user_id, &self.device_id))
     }
 }
 
-impl About<topic::Grants> for DeviceConfirm {
+impl Affects<topic::Grants> for DeviceConfirm {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         chain.grants.stay(|grant| grant.is_of_device(&self.user_id, &self.device_id))
     }
 }
 
-impl About<topic::Grants> for DeviceLogin {
+impl Affects<topic::Grants> for DeviceLogin {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         grants.end(&whose, |_, grant| grant.is_of_device(&self.user_id, &self.device_id))
     }
 }
 
-impl About<topic::Grants> for DeviceRemove {
+impl Affects<topic::Grants> for DeviceRemove {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         let is_gone = |grant: &Grant| {
@@ -189,7 +189,7 @@ impl About<topic::Grants> for DeviceRemove {
     }
 }
 
-impl About<topic::Grants> for UserDeactivate {
+impl Affects<topic::Grants> for UserDeactivate {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let (grants, whose) = chain.grants();
         grants.end(&whose, |_, grant| grant.user_id == self.user_id)

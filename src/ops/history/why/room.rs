@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::{About, Answer, Chain, Change, POWER_LEVELS, Subject};
+use super::{Affects, Answer, Chain, Change, POWER_LEVELS, Subject};
 use crate::history::{
     HistoryError,
-    held::{Held, held},
+    key_holder::{KeyHolder, held},
 };
 use logcabin_record::command::{
     AliasRemove, AliasSet, RoomEvent, RoomNetwork, RoomPdu, RoomReceipt, RoomState, RoomVisibility,
     topic,
 };
 
-impl About<topic::RoomState> for RoomEvent {
+impl Affects<topic::RoomState> for RoomEvent {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         if self.room_id != *chain.place {
             return Ok(None);
@@ -27,7 +27,7 @@ impl About<topic::RoomState> for RoomEvent {
     }
 }
 
-impl About<topic::RoomState> for RoomState {
+impl Affects<topic::RoomState> for RoomState {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         if self.room_id == *chain.place { chain.state(shown) } else { Ok(None) }
     }
@@ -41,13 +41,13 @@ impl Chain<'_> {
             Subject::Power { .. } => self.power(shown),
             Subject::State { event_type, .. } => {
                 Ok(match held(self.source, shown, event_type, &self.user)? {
-                    Held::Same => None,
-                    Held::Lost => Some(Change::Stays),
-                    Held::Nobody => {
+                    KeyHolder::Same => None,
+                    KeyHolder::Lost => Some(Change::Stays),
+                    KeyHolder::Nobody => {
                         self.event_id = None;
                         Some(Change::Ends)
                     }
-                    Held::By { event_id, content, .. } => {
+                    KeyHolder::By { event_id, content, .. } => {
                         self.event_id = Some(event_id);
                         Some(Change::Becomes(content))
                     }
@@ -59,7 +59,7 @@ impl Chain<'_> {
 
     fn power(&self, shown: &Value) -> Result<Option<Change>, HistoryError> {
         let create = match held(self.source, shown, "m.room.create", "")? {
-            Held::By { sender, content, .. } => {
+            KeyHolder::By { sender, content, .. } => {
                 // Before any event sets levels, the creator has all power.
                 let creator = content["creator"].as_str().unwrap_or(&sender);
                 Some(Change::Becomes(json!(if creator == self.user { 100 } else { 0 })))
@@ -67,9 +67,9 @@ impl Chain<'_> {
             _ => None,
         };
         Ok(match held(self.source, shown, POWER_LEVELS, "")? {
-            Held::Same => create,
-            Held::Lost | Held::Nobody => Some(Change::Stays),
-            Held::By { content, .. } => {
+            KeyHolder::Same => create,
+            KeyHolder::Lost | KeyHolder::Nobody => Some(Change::Stays),
+            KeyHolder::By { content, .. } => {
                 let level = content["users"].get(&self.user);
                 let level = level.or_else(|| content.get("users_default"));
                 Some(Change::Becomes(level.cloned().unwrap_or_else(|| json!(0))))
@@ -89,7 +89,7 @@ impl Chain<'_> {
     }
 }
 
-impl About<topic::Event> for RoomEvent {
+impl Affects<topic::Event> for RoomEvent {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         let accepted = || {
             let takes_effect = self.received.as_ref().and_then(|received| {
@@ -106,26 +106,26 @@ impl About<topic::Event> for RoomEvent {
     }
 }
 
-impl About<topic::Event> for RoomPdu {
+impl Affects<topic::Event> for RoomPdu {
     fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
         let outcome = || json!({ "outcome": shown["outcome"], "reason": shown["reason"] });
         Ok((self.event_id == *chain.place).then(|| Change::Becomes(outcome())))
     }
 }
 
-impl About<topic::Directory> for RoomVisibility {
+impl Affects<topic::Directory> for RoomVisibility {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok((self.room_id == *chain.place).then(|| Change::Becomes(json!(self.public))))
     }
 }
 
-impl About<topic::Directory> for RoomNetwork {
+impl Affects<topic::Directory> for RoomNetwork {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok((self.room_id == *chain.place).then_some(Change::Stays))
     }
 }
 
-impl About<topic::Receipt> for RoomReceipt {
+impl Affects<topic::Receipt> for RoomReceipt {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         let receipts = self.receipts.iter().filter(|_| self.room_id == *chain.place);
         let own = receipts.rev().find(|receipt| chain.is_of(&receipt.user_id));
@@ -133,13 +133,13 @@ impl About<topic::Receipt> for RoomReceipt {
     }
 }
 
-impl About<topic::Alias> for AliasSet {
+impl Affects<topic::Alias> for AliasSet {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok((self.alias == *chain.place).then(|| Change::Becomes(json!(self.room_id))))
     }
 }
 
-impl About<topic::Alias> for AliasRemove {
+impl Affects<topic::Alias> for AliasRemove {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         Ok((self.alias == *chain.place).then_some(Change::Ends))
     }

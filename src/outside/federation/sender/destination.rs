@@ -12,7 +12,7 @@ use super::edus::Edu;
 use logcabin_base::limits;
 use logcabin_record::{
     Offset,
-    command::{AsideItem, Failing, Reached, SetAside},
+    command::{Failing, Reached, SetAside, SetAsideItem},
 };
 
 /// The pending deliveries of one homeserver. An idle one is its number and its rooms.
@@ -180,7 +180,7 @@ impl Destination {
     }
 
     /// Notes items that are never sent to it.
-    pub(super) fn set_aside(&mut self, items: Vec<AsideItem>) {
+    pub(super) fn set_aside(&mut self, items: Vec<SetAsideItem>) {
         self.is_to_be_noted |= !items.is_empty();
         items.into_iter().for_each(|item| self.set_aside.add(item));
     }

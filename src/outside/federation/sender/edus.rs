@@ -34,11 +34,11 @@ pub(super) type Edu = Box<RawValue>;
 /// JSON in the content is written as it is: what is not allowed in it is found before it is sent.
 fn edu(edu_type: &str, content: &impl Serialize) -> Edu {
     #[derive(Serialize)]
-    struct Whole<'a, C> {
+    struct EduJson<'a, C> {
         edu_type: &'a str,
         content: &'a C,
     }
-    to_raw(&Whole { edu_type, content })
+    to_raw(&EduJson { edu_type, content })
 }
 
 /// Whether records of this kind may concern other homeservers.
@@ -68,7 +68,7 @@ impl Sender {
         match command {
             Command::ToDeviceSend(letter) => to_device::concerned(letter),
             Command::RoomReceipt(body) => {
-                let own = self.peers.own_name();
+                let own = self.client.own_name();
                 let concerns = |of: &Receipt| receipts::concerns_others(of, own);
                 match body.receipts.iter().any(concerns) {
                     true => self.admitted_to(state, &body.room_id),
@@ -93,7 +93,7 @@ impl Sender {
             Command::RoomReceipt(body)
                 if self.admitted_to(state, &body.room_id).contains(server) =>
             {
-                receipts::edus(body, self.peers.own_name())
+                receipts::edus(body, self.client.own_name())
             }
             Command::RoomReceipt(_) => Vec::new(),
             _ => self.edus_of_devices(state, offset, &command)?,
@@ -115,7 +115,7 @@ impl Sender {
 
     /// The same for the receipts of a room.
     pub(super) fn missed_receipts(&self, room: &Room, since: Offset) -> Vec<Offset> {
-        receipts::missed(room, self.peers.own_name(), since)
+        receipts::missed(room, self.client.own_name(), since)
     }
 
     /// The homeservers that may have missed such EDUs since this server began to deliver them, each
@@ -133,7 +133,7 @@ impl Sender {
         state: &State,
         command: &Command,
     ) -> Vec<(OwnedServerName, String, Edu)> {
-        let (own, now_ms) = (self.peers.own_name(), self.engine.clock().now_ms());
+        let (own, now_ms) = (self.client.own_name(), self.engine.clock().now_ms());
         let (servers, (key, edu)) = match command {
             Command::RoomTyping(body) if body.user_id.server_name() == own => {
                 (self.admitted_to(state, &body.room_id), typing::transient(body, now_ms))

@@ -38,13 +38,13 @@ impl Item {
 
 fn name(is_pdu: bool, json: &RawValue) -> String {
     #[derive(serde::Deserialize)]
-    struct Head {
+    struct EduHead {
         edu_type: String,
     }
     if is_pdu {
         return "event".to_owned();
     }
-    let head = serde_json::from_str::<Head>(json.get());
+    let head = serde_json::from_str::<EduHead>(json.get());
     head.map_or_else(|_| "EDU".to_owned(), |head| head.edu_type)
 }
 

@@ -19,18 +19,18 @@ use tracing::{debug, warn};
 
 use super::{
     Sender,
+    bisect::Bisection,
     edus::Edu,
     items::{Item, Load},
-    parts::Parts,
 };
-use crate::federation::{Answer, Question, Unreachable};
+use crate::federation::{FederationRequest, FederationResponse, Unreachable};
 use logcabin_base::{
     clock::{millis, random_letters},
     limits,
     metrics::{Tried, Withheld, metrics},
     text::beginning,
 };
-use logcabin_record::{Offset, command::AsideItem};
+use logcabin_record::{Offset, command::SetAsideItem};
 
 /// The body of a transaction. Its items are written as they are.
 #[derive(Serialize)]
@@ -51,7 +51,7 @@ enum Fails {
 }
 
 /// The outcome of a transaction that was answered.
-enum Answered {
+enum TransactionResult {
     Accepted,
     /// Because of its contents.
     Refused(RefusedTransaction),
@@ -127,13 +127,13 @@ impl fmt::Display for Failure {
 struct Delivery<'a> {
     server: &'a ServerName,
     load: Load,
-    parts: Parts,
+    parts: Bisection,
     /// The records of the load that are not done with.
     left: &'a [Offset],
     /// How many of its records are.
     done: usize,
     /// Items that are to be set aside once their records are done with.
-    aside: Vec<(Option<usize>, AsideItem)>,
+    aside: Vec<(Option<usize>, SetAsideItem)>,
     /// The homeserver has taken a transaction, and one with items.
     is_taking: bool,
     has_taken: bool,
@@ -257,7 +257,7 @@ impl Sender {
         load.add_transient(std::mem::take(transient));
         let at_ms = self.engine.clock().now_ms();
         let aside = std::mem::take(&mut load.unsendable).into_iter().map(|unsendable| {
-            let item = AsideItem {
+            let item = SetAsideItem {
                 record: unsendable.of.map(|index| left[index]),
                 item: unsendable.name,
                 at_ms,
@@ -267,7 +267,7 @@ impl Sender {
             (unsendable.of, item)
         });
         let aside = aside.collect();
-        let parts = Parts::new(load.items.len(), |first| load.fits(first));
+        let parts = Bisection::new(load.items.len(), |first| load.fits(first));
         Delivery {
             server,
             load,
@@ -306,9 +306,9 @@ impl Sender {
             let answered = self.transmit(server, &delivery.id, items, delivery.fails).await;
             let answered = answered.map_err(Failure::Unreachable)?;
             let refusal = match answered {
-                Answered::Later(pause) => return Err(Failure::Later(pause)),
-                Answered::Accepted => None,
-                Answered::Refused(answer) => Some(answer),
+                TransactionResult::Later(pause) => return Err(Failure::Later(pause)),
+                TransactionResult::Accepted => None,
+                TransactionResult::Refused(answer) => Some(answer),
             };
             // A homeserver may remember its answer for an id.
             delivery.id = random_letters(20);
@@ -358,7 +358,7 @@ impl Sender {
     fn pass(&self, delivery: &mut Delivery<'_>) {
         let (told, aside) = delivery.pass();
         for item in &aside {
-            let AsideItem { record, item, status, reason, .. } = item;
+            let SetAsideItem { record, item, status, reason, .. } = item;
             let (server, record) = (delivery.server, record.map(Offset::get));
             let metrics = metrics();
             match status {
@@ -398,9 +398,9 @@ impl Sender {
     ) -> Result<(), Failure> {
         let id = random_letters(20);
         match self.transmit(server, &id, &[], fails).await.map_err(Failure::Unreachable)? {
-            Answered::Accepted => Ok(()),
-            Answered::Later(pause) => Err(Failure::Later(pause)),
-            Answered::Refused(_) => Err(Failure::Everything(refusal.clone())),
+            TransactionResult::Accepted => Ok(()),
+            TransactionResult::Later(pause) => Err(Failure::Later(pause)),
+            TransactionResult::Refused(_) => Err(Failure::Everything(refusal.clone())),
         }
     }
 
@@ -411,7 +411,7 @@ impl Sender {
         id: &str,
         items: &[Item],
         fails: Fails,
-    ) -> Result<Answered, Unreachable> {
+    ) -> Result<TransactionResult, Unreachable> {
         let of_kind = |is_pdu| {
             let of_kind = items.iter().filter(move |item| item.is_pdu == is_pdu);
             of_kind.map(|item| &*item.json).collect::<Vec<_>>()
@@ -419,8 +419,9 @@ impl Sender {
         let (pdus, edus) = (of_kind(true), of_kind(false));
         let (pdu_count, edu_count) = (pdus.len(), edus.len());
         let origin_server_ts = self.engine.clock().now_ms();
-        let body = Transaction { origin: self.peers.own_name(), origin_server_ts, pdus, edus };
-        let mut question = Question::put(format!("/_matrix/federation/v1/send/{id}"), &body);
+        let body = Transaction { origin: self.client.own_name(), origin_server_ts, pdus, edus };
+        let mut question =
+            FederationRequest::put(format!("/_matrix/federation/v1/send/{id}"), &body);
         question.timeout = limits::DESTINATION_TIMEOUT;
         let asked = {
             // Tasks get a slot in the order in which they asked.
@@ -428,7 +429,7 @@ impl Sender {
             let places = if is_slow { &self.slow_places } else { &self.places };
             let Ok(_place) = places.acquire().await else { return Err(Unreachable::Late) };
             let began = Instant::now();
-            let asked = self.peers.ask(server, question).await;
+            let asked = self.client.send(server, question).await;
             if let Some(destination) = self.destinations.lock().get_mut(server) {
                 destination.is_slow = began.elapsed() > limits::DESTINATION_SLOW.0;
             }
@@ -447,12 +448,12 @@ impl<'a> Delivery<'a> {
         let record = item.of.and_then(|of| self.left.get(of.checked_sub(self.done)?).copied());
         let RefusedTransaction { status, said } = refusal;
         let (item, of) = (item.name(), item.of);
-        let aside = AsideItem { record, item, at_ms, status: Some(status), reason: said };
+        let aside = SetAsideItem { record, item, at_ms, status: Some(status), reason: said };
         self.aside.push((of, aside));
     }
 
     /// The records that are newly done with, and what was set aside of them.
-    fn pass(&mut self) -> (&'a [Offset], Vec<AsideItem>) {
+    fn pass(&mut self) -> (&'a [Offset], Vec<SetAsideItem>) {
         let done = self.load.records_done(self.parts.done());
         let (told, left) = self.left.split_at(done.saturating_sub(self.done));
         (self.left, self.done) = (left, done.max(self.done));
@@ -461,19 +462,26 @@ impl<'a> Delivery<'a> {
         let (now, later) =
             std::mem::take(&mut self.aside).into_iter().partition(|(of, _)| is_done(of));
         self.aside = later;
-        let now: Vec<(Option<usize>, AsideItem)> = now;
+        let now: Vec<(Option<usize>, SetAsideItem)> = now;
         (told, now.into_iter().map(|(_, item)| item).collect())
     }
 }
 
 /// What an answer to a transaction means.
-fn read(server: &ServerName, answer: &Answer, fails: Fails) -> Result<Answered, Unreachable> {
+fn read(
+    server: &ServerName,
+    answer: &FederationResponse,
+    fails: Fails,
+) -> Result<TransactionResult, Unreachable> {
     let status = answer.status.as_u16();
     if REFUSING.contains(&status) || (status == FAULT && fails == Fails::Long) {
-        return Ok(Answered::Refused(RefusedTransaction { status, said: errors(&answer.body) }));
+        return Ok(TransactionResult::Refused(RefusedTransaction {
+            status,
+            said: errors(&answer.body),
+        }));
     }
     if let Some(pause) = answer.refused().and_then(|refused| refused.retry_after) {
-        return Ok(Answered::Later(pause));
+        return Ok(TransactionResult::Later(pause));
     }
     let outcomes: BTreeMap<String, Box<RawValue>> = answer.json()?;
     // It has taken the transaction, whatever it says of the events in it.
@@ -484,7 +492,7 @@ fn read(server: &ServerName, answer: &Answer, fails: Fails) -> Result<Answered, 
             debug!(%server, event_id, error, "a homeserver refused an event");
         }
     }
-    Ok(Answered::Accepted)
+    Ok(TransactionResult::Accepted)
 }
 
 /// The statuses with which a homeserver refuses the contents of a transaction.
@@ -521,12 +529,12 @@ fn errors(body: &[u8]) -> String {
 
 /// Counts a transaction, and if it arrived, its contents. A transaction that was not to be sent is
 /// not counted.
-fn count(answered: &Result<Answered, Unreachable>, pdus: usize, edus: usize) {
+fn count(answered: &Result<TransactionResult, Unreachable>, pdus: usize, edus: usize) {
     let metrics = metrics();
     let outcome = match answered {
-        Ok(Answered::Accepted) => Tried::Done,
+        Ok(TransactionResult::Accepted) => Tried::Done,
         Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => return,
-        Ok(Answered::Refused(_) | Answered::Later(_)) | Err(_) => Tried::Failed,
+        Ok(TransactionResult::Refused(_) | TransactionResult::Later(_)) | Err(_) => Tried::Failed,
     };
     metrics.federation_transactions_sent.of_value(outcome).inc();
     if outcome == Tried::Done {

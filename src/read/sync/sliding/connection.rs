@@ -30,7 +30,7 @@ use logcabin_record::{Epoch, Offset};
 /// All connections. The cache is bounded; the least recently used sessions are evicted.
 #[derive(Debug)]
 pub struct Connections {
-    sessions: Cache<Offset, Kept, ByWeight>,
+    sessions: Cache<Offset, CacheEntry, ByWeight>,
     /// The last ticket. It starts at a random number, so that none is repeated after a restart.
     ticket: AtomicU64,
 }
@@ -48,7 +48,7 @@ struct Slot {
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CacheEntry {
     connections: Arc<Mutex<OfSession>>,
     /// In bytes, when it was put into the cache: a cache requires that weights do not change.
     weight: u64,
@@ -57,8 +57,8 @@ struct Kept {
 #[derive(Clone, Debug)]
 struct ByWeight;
 
-impl Weighter<Offset, Kept> for ByWeight {
-    fn weight(&self, _: &Offset, kept: &Kept) -> u64 {
+impl Weighter<Offset, CacheEntry> for ByWeight {
+    fn weight(&self, _: &Offset, kept: &CacheEntry) -> u64 {
         kept.weight
     }
 }
@@ -81,7 +81,7 @@ pub struct Resumed {
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     /// What the client has.
-    pub(super) has: Has,
+    pub(super) has: ClientState,
     /// What the responses in flight add to it, oldest first.
     under_way: VecDeque<(u64, Addition)>,
     /// The lists of the last request, by name.
@@ -92,7 +92,7 @@ pub(super) struct Connection {
 
 /// What a client has.
 #[derive(Debug, Default)]
-pub(super) struct Has {
+pub(super) struct ClientState {
     ticket: u64,
     /// The position; [`Offset::ZERO`] before the first response.
     pub(super) at: Offset,
@@ -103,7 +103,7 @@ pub(super) struct Has {
     /// The position of the global account data.
     pub(super) account_data: Offset,
     /// The rooms, by the offset of their creation.
-    pub(super) rooms: HashMap<Offset, HasRoom>,
+    pub(super) rooms: HashMap<Offset, ClientRoom>,
     /// How many member events the rooms have.
     members: usize,
     /// The required states of the rooms, each with the number of rooms that share it.
@@ -113,21 +113,21 @@ pub(super) struct Has {
 
 /// What a client has of a room.
 #[derive(Debug)]
-pub(super) struct HasRoom {
-    pub(super) sent: Sent,
+pub(super) struct ClientRoom {
+    pub(super) sent: SentRoom,
     /// The member events that were sent because a timeline needed them.
     pub(super) members: HashSet<Offset>,
 }
 
 /// What was sent of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct SentRoom {
     pub(super) form: Form,
     /// The position of its events and everything derived from them.
-    pub(super) events: Reach,
-    pub(super) receipts: Reach,
-    pub(super) typing: Reach,
-    pub(super) account_data: Reach,
+    pub(super) events: SentUpTo,
+    pub(super) receipts: SentUpTo,
+    pub(super) typing: SentUpTo,
+    pub(super) account_data: SentUpTo,
     /// The required state that is kept up to date.
     pub(super) state: Arc<RequiredState>,
     pub(super) timeline_limit: usize,
@@ -149,7 +149,7 @@ pub(super) enum Form {
 
 /// The position up to which something was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum SentUpTo {
     /// Not at all.
     #[default]
     Nothing,
@@ -159,7 +159,7 @@ pub(super) enum Reach {
     Current,
 }
 
-impl Reach {
+impl SentUpTo {
     /// The offset, if the connection is at `at`; `None` for what was never sent.
     pub(super) const fn offset(self, at: Offset) -> Option<Offset> {
         match self {
@@ -195,7 +195,7 @@ pub(super) struct Addition {
 pub(super) enum RoomChange {
     /// It was sent up to here.
     Sent {
-        sent: Sent,
+        sent: SentRoom,
         members: Vec<Offset>,
         /// Whether `members` replace those that it had.
         all_members: bool,
@@ -295,7 +295,7 @@ impl Connections {
         let weights = of_session.iter().map(|(_, slot)| slot.weight.load(Ordering::Relaxed));
         let weight = weights.sum::<u64>() + 256;
         drop(of_session);
-        self.sessions.insert(session, Kept { connections, weight });
+        self.sessions.insert(session, CacheEntry { connections, weight });
     }
 }
 
@@ -352,7 +352,7 @@ impl Connection {
     }
 }
 
-impl Has {
+impl ClientState {
     fn add(&mut self, ticket: u64, addition: Addition) {
         let Addition { at, fingerprint, asked_bytes: _, counts, account_data, rooms } = addition;
         (self.ticket, self.at, self.fingerprint) = (ticket, at, fingerprint);
@@ -369,7 +369,7 @@ impl Has {
                 known.extend(members);
                 self.members += known.len();
                 sent.state = self.hold(sent.state);
-                self.rooms.insert(room, HasRoom { sent, members: known });
+                self.rooms.insert(room, ClientRoom { sent, members: known });
             }
         }
         // Forgotten members are sent again, which is allowed.

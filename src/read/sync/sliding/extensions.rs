@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    connection::{Reach, Sent},
-    list::Touched,
+    connection::{SentRoom, SentUpTo},
+    list::ChangedRoom,
     rules::{Matched, Rules},
 };
 use crate::{
@@ -73,7 +73,7 @@ pub(super) struct Source<'a> {
 
 impl Extensions {
     /// The requested extensions, without rooms yet.
-    pub(super) fn new(source: &Source<'_>, touched: &[Touched]) -> Result<Self, ReadError> {
+    pub(super) fn new(source: &Source<'_>, touched: &[ChangedRoom]) -> Result<Self, ReadError> {
         let rules = source.rules;
         let of_device = |asked: &asked::ToDevice| to_device(source, asked.since.as_deref());
         Ok(Self {
@@ -123,7 +123,7 @@ impl Extensions {
         source: &Source<'_>,
         room: &Room,
         matched: Matched,
-        sent: &mut Sent,
+        sent: &mut SentRoom,
     ) -> Result<(), ReadError> {
         let Source { ref view, rules, account, since, .. } = *source;
         let includes = |scope: &super::rules::Scope| scope.includes(&room.id, matched);
@@ -136,7 +136,7 @@ impl Extensions {
                     to.rooms.insert(room.id.clone(), events);
                 }
             }
-            sent.account_data = Reach::Current;
+            sent.account_data = SentUpTo::Current;
         } else {
             sent.account_data = sent.account_data.behind(since);
         }
@@ -148,7 +148,7 @@ impl Extensions {
             if let Some((to, event)) = self.receipts.as_mut().zip(event) {
                 to.rooms.insert(room.id.clone(), event);
             }
-            sent.receipts = Reach::Current;
+            sent.receipts = SentUpTo::Current;
         } else {
             sent.receipts = sent.receipts.behind(since);
         }
@@ -157,7 +157,7 @@ impl Extensions {
             if let Some((to, event)) = self.typing.as_mut().zip(event) {
                 to.rooms.insert(room.id.clone(), event);
             }
-            sent.typing = Reach::Current;
+            sent.typing = SentUpTo::Current;
         } else {
             sent.typing = sent.typing.behind(since);
         }
@@ -180,7 +180,7 @@ fn to_device(source: &Source<'_>, since: Option<&str>) -> Result<ToDevice, ReadE
 }
 
 /// Device keys (MSC3884).
-fn e2ee(source: &Source<'_>, touched: &[Touched]) -> E2ee {
+fn e2ee(source: &Source<'_>, touched: &[ChangedRoom]) -> E2ee {
     let (view, since) = (&source.view, source.since);
     let mut e2ee = E2ee { key_counts: KeyCounts::of(view, since), ..E2ee::default() };
     if since != Offset::ZERO {

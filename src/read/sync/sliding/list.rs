@@ -29,14 +29,14 @@ pub(super) struct Order {
 
 /// What the filters need to know about the user.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct FilterInput<'a> {
     pub(super) account: Option<&'a RwLock<Account>>,
     pub(super) direct: &'a HashSet<OwnedRoomId>,
 }
 
 /// A room of the user that may have changed.
 #[derive(Clone, Debug)]
-pub(super) struct Touched {
+pub(super) struct ChangedRoom {
     pub(super) part: RoomMembership,
     pub(super) room: Arc<Room>,
 }
@@ -46,7 +46,7 @@ impl Order {
     pub(super) fn new(
         view: &View<'_>,
         filters: &Filters,
-        facts: Facts<'_>,
+        facts: FilterInput<'_>,
     ) -> Result<Self, ReadError> {
         let mut order = Self {
             filters: filters.clone(),
@@ -73,7 +73,7 @@ impl Order {
         view: &View<'_>,
         filters: &Filters,
         since: Offset,
-        touched: &[Touched],
+        touched: &[ChangedRoom],
     ) -> bool {
         let spaces = filters.spaces.as_deref().unwrap_or_default();
         self.filters == *filters
@@ -85,10 +85,10 @@ impl Order {
     pub(super) fn follow(
         &mut self,
         view: &View<'_>,
-        touched: &[Touched],
-        facts: Facts<'_>,
+        touched: &[ChangedRoom],
+        facts: FilterInput<'_>,
     ) -> Result<(), ReadError> {
-        for Touched { part, room } in touched {
+        for ChangedRoom { part, room } in touched {
             let place = self.place(view, part, room, facts)?;
             if let Some(old) = self.index(room) {
                 self.rooms.remove(old);
@@ -123,7 +123,7 @@ impl Order {
         view: &View<'_>,
         part: &RoomMembership,
         room: &Room,
-        facts: Facts<'_>,
+        facts: FilterInput<'_>,
     ) -> Result<Option<Offset>, ReadError> {
         let place = match part.membership {
             Membership::Join => room.last_event(view.at()),
@@ -140,7 +140,7 @@ impl Order {
         view: &View<'_>,
         part: &RoomMembership,
         room: &Room,
-        facts: Facts<'_>,
+        facts: FilterInput<'_>,
     ) -> Result<bool, ReadError> {
         let filters = &self.filters;
         let is = |wanted: Option<bool>, is: &dyn Fn() -> bool| wanted.is_none_or(|w| w == is());

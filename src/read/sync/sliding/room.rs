@@ -10,14 +10,14 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    connection::{Form, HasRoom, Reach, Sent},
+    connection::{ClientRoom, Form, SentRoom, SentUpTo},
     list::stays,
     rules::Rule,
 };
 use crate::{
     events::{ClientEvent, EventForm, EventRef, as_shown},
     notifications,
-    sync::{summary::Summary, timeline::Stretch},
+    sync::{summary::Summary, timeline::TimelineSlice},
     view::{ByteBudget, PageLimit, View, filter::EventFilter},
 };
 use logcabin_log::ReadError;
@@ -105,7 +105,7 @@ pub(super) struct RoomSync<'a> {
     /// The connection's position; [`Offset::ZERO`] for a new one.
     pub(super) since: Offset,
     pub(super) epoch: Epoch,
-    pub(super) has: Option<&'a HasRoom>,
+    pub(super) has: Option<&'a ClientRoom>,
     pub(super) is_dm: bool,
     pub(super) unread: &'a notifications::Unread,
     pub(super) budget: &'a ByteBudget,
@@ -117,7 +117,7 @@ pub(super) struct Outcome {
     /// What to send.
     pub(super) result: Option<RoomResult>,
     /// What the client has then; `None` for a room that is no longer among the user's.
-    pub(super) sent: Option<Sent>,
+    pub(super) sent: Option<SentRoom>,
     /// The member events that are sent because a timeline needs them.
     pub(super) members: Vec<Offset>,
     /// Whether `members` replace those that the client had.
@@ -125,7 +125,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    const fn new(result: RoomResult, sent: Sent) -> Self {
+    const fn new(result: RoomResult, sent: SentRoom) -> Self {
         Self { result: Some(result), sent: Some(sent), members: Vec::new(), all_members: true }
     }
 }
@@ -139,7 +139,7 @@ impl RoomSync<'_> {
         let Some((has, since)) = has.zip(since) else { return self.joined_first(rule) };
         let mut result = RoomResult::default();
         let mut sent = has.sent.clone();
-        sent.events = Reach::Current;
+        sent.events = SentUpTo::Current;
         sent.timeline_limit = rule.timeline_limit;
 
         let mut timeline = self.stretch(since, at, rule.timeline_limit)?;
@@ -242,8 +242,8 @@ impl RoomSync<'_> {
         };
         self.summarise(&mut result)?;
         self.show(&mut result, &timeline, state)?;
-        let sent = Sent {
-            events: Reach::Current,
+        let sent = SentRoom {
+            events: SentUpTo::Current,
             state: Arc::clone(&rule.state),
             timeline_limit: rule.timeline_limit,
             timeline_start: timeline.start,
@@ -266,7 +266,7 @@ impl RoomSync<'_> {
             bump_stamp: Some(self.part.offset.get()),
             ..RoomResult::default()
         };
-        let sent = Sent { is_dm: self.is_dm, ..self.blank(form) };
+        let sent = SentRoom { is_dm: self.is_dm, ..self.blank(form) };
         Ok(Some(Outcome::new(result, sent)))
     }
 
@@ -303,7 +303,7 @@ impl RoomSync<'_> {
             !self.part.forgotten && (stays || since.is_some_and(|since| *departed > since))
         });
         let (timeline, mut state) = match departed {
-            None => (Stretch::only(&self.view, at)?, Vec::new()),
+            None => (TimelineSlice::only(&self.view, at)?, Vec::new()),
             Some(departed) => {
                 let since = since.unwrap_or(Offset::ZERO);
                 let timeline = self.stretch(since, at, rule.timeline_limit)?;
@@ -329,13 +329,13 @@ impl RoomSync<'_> {
         Ok(Some(if stays { outcome } else { Outcome { sent: None, ..outcome } }))
     }
 
-    fn blank(&self, form: Form) -> Sent {
-        Sent {
+    fn blank(&self, form: Form) -> SentRoom {
+        SentRoom {
             form,
-            events: Reach::Current,
-            receipts: Reach::Nothing,
-            typing: Reach::Nothing,
-            account_data: Reach::Nothing,
+            events: SentUpTo::Current,
+            receipts: SentUpTo::Nothing,
+            typing: SentUpTo::Nothing,
+            account_data: SentUpTo::Nothing,
             state: Arc::default(),
             timeline_limit: 0,
             timeline_start: Offset::MAX,
@@ -343,9 +343,14 @@ impl RoomSync<'_> {
         }
     }
 
-    fn stretch(&self, since: Offset, at: Offset, events: usize) -> Result<Stretch, ReadError> {
+    fn stretch(
+        &self,
+        since: Offset,
+        at: Offset,
+        events: usize,
+    ) -> Result<TimelineSlice, ReadError> {
         let limit = PageLimit { events, budget: Some(self.budget) };
-        Stretch::newest(&self.view, self.room, since, at, limit, &EventFilter::default())
+        TimelineSlice::newest(&self.view, self.room, since, at, limit, &EventFilter::default())
     }
 
     /// The member events that a viewer of `events` needs, without those that they have.
@@ -462,7 +467,7 @@ impl RoomSync<'_> {
     fn show(
         &self,
         result: &mut RoomResult,
-        timeline: &Stretch,
+        timeline: &TimelineSlice,
         mut state: Vec<EventRef>,
     ) -> Result<(), ReadError> {
         state.sort_unstable_by_key(|event| event.offset);

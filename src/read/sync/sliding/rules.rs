@@ -312,7 +312,7 @@ fn ranges(ranges: Vec<(u64, u64)>) -> Result<Vec<(usize, usize)>, BadRules> {
 /// The requested state: a set of keys, partly unbounded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct RequiredState {
-    whole: Whole,
+    whole: WildcardState,
     /// Pairs of type and key, in which `None` is a wildcard; never both.
     pairs: BTreeSet<(Option<StateEventType>, Option<Box<str>>)>,
     /// Whether the members of a timeline are requested.
@@ -321,7 +321,7 @@ pub(super) struct RequiredState {
 
 /// How much of the state is requested regardless of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Whole {
+enum WildcardState {
     #[default]
     Nothing,
     /// The meaning of `*`, `*` together with lazily loaded members.
@@ -352,9 +352,9 @@ impl RequiredState {
             }
         }
         state.whole = match (everything, state.lazy_members) {
-            (false, _) => Whole::Nothing,
-            (true, true) => Whole::ButMembers,
-            (true, false) => Whole::Everything,
+            (false, _) => WildcardState::Nothing,
+            (true, true) => WildcardState::ButMembers,
+            (true, false) => WildcardState::Everything,
         };
         state
     }
@@ -362,9 +362,9 @@ impl RequiredState {
     /// Whether the state event of this key is requested.
     pub(super) fn wants(&self, event_type: &StateEventType, state_key: &str) -> bool {
         let whole = match self.whole {
-            Whole::Nothing => false,
-            Whole::ButMembers => *event_type != StateEventType::RoomMember,
-            Whole::Everything => true,
+            WildcardState::Nothing => false,
+            WildcardState::ButMembers => *event_type != StateEventType::RoomMember,
+            WildcardState::Everything => true,
         };
         whole
             || self.pairs.iter().any(|(of_type, with_key)| {
@@ -376,9 +376,9 @@ impl RequiredState {
     /// The offsets of the requested state of the room as of `at`, in order.
     pub(super) fn of(&self, room: &Room, at: Offset) -> Vec<Offset> {
         let mut state = match self.whole {
-            Whole::Everything => return room.full_state(at),
-            Whole::ButMembers => room.state_without_members(at),
-            Whole::Nothing => Vec::new(),
+            WildcardState::Everything => return room.full_state(at),
+            WildcardState::ButMembers => room.state_without_members(at),
+            WildcardState::Nothing => Vec::new(),
         };
         for (event_type, state_key) in &self.pairs {
             state.extend(room.state_like(event_type.as_ref(), state_key.as_deref(), at));
@@ -392,7 +392,7 @@ impl RequiredState {
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.whole >= other.whole
             && self.lazy_members >= other.lazy_members
-            && (self.whole == Whole::Everything || other.pairs.is_subset(&self.pairs))
+            && (self.whole == WildcardState::Everything || other.pairs.is_subset(&self.pairs))
     }
 
     fn union(&self, other: &Self) -> Self {

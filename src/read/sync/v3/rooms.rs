@@ -11,7 +11,7 @@ use super::{Events, Request, RoomFilters};
 use crate::{
     events::{ClientEvent, EventRef},
     notifications::{Count, Counts, Judge, Unread},
-    sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::Stretch},
+    sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::TimelineSlice},
     view::{ByteBudget, PageLimit, View, token::Token},
 };
 use logcabin_log::ReadError;
@@ -138,7 +138,7 @@ impl RoomSync<'_> {
     /// The room of a joined user; `None` if there is nothing new.
     pub(super) fn joined(
         &self,
-        device: Option<&mut lazy::Device>,
+        device: Option<&mut lazy::SentMembers>,
     ) -> Result<Option<JoinedRoom>, ReadError> {
         let (since, at) = (self.since, self.view.at());
         let first = self.is_first();
@@ -188,7 +188,7 @@ impl RoomSync<'_> {
     pub(super) fn left(
         &self,
         part: &RoomMembership,
-        device: Option<&mut lazy::Device>,
+        device: Option<&mut lazy::SentMembers>,
     ) -> Result<LeftRoom, ReadError> {
         // For a user who has left and forgotten it, other devices only learn of the leave.
         if part.forgotten {
@@ -237,7 +237,7 @@ impl RoomSync<'_> {
     }
 
     fn only_leaving(&self, at: Offset) -> Result<LeftRoom, ReadError> {
-        let timeline = Stretch::only(&self.view, at)?;
+        let timeline = TimelineSlice::only(&self.view, at)?;
         Ok(LeftRoom {
             state: self.client_state(&[])?,
             timeline: self.client_timeline(&timeline)?,
@@ -262,10 +262,10 @@ impl RoomSync<'_> {
         self.is_first() && (self.request.came_from.is_some() || was_there())
     }
 
-    fn timeline(&self, since: Offset, at: Offset) -> Result<Stretch, ReadError> {
+    fn timeline(&self, since: Offset, at: Offset) -> Result<TimelineSlice, ReadError> {
         let limit = PageLimit { events: self.filter.timeline_limit, budget: Some(self.budget) };
         let mut timeline =
-            Stretch::newest(&self.view, self.room, since, at, limit, &self.filter.timeline)?;
+            TimelineSlice::newest(&self.view, self.room, since, at, limit, &self.filter.timeline)?;
         // Even if the timeline is complete: a client that still has some of these events would
         // otherwise append them a second time.
         timeline.limited |= self.is_again();
@@ -276,10 +276,10 @@ impl RoomSync<'_> {
     /// if requested, without the timeline.
     fn state(
         &self,
-        timeline: &Stretch,
+        timeline: &TimelineSlice,
         whole: bool,
         at: Offset,
-        device: Option<&mut lazy::Device>,
+        device: Option<&mut lazy::SentMembers>,
     ) -> Result<Vec<EventRef>, ReadError> {
         if !self.filter.state.wants_room(&self.room.id) {
             return Ok(Vec::new());
@@ -365,7 +365,7 @@ impl RoomSync<'_> {
         Ok(wrap(Events { events }))
     }
 
-    fn client_timeline(&self, timeline: &Stretch) -> Result<Timeline, ReadError> {
+    fn client_timeline(&self, timeline: &TimelineSlice) -> Result<Timeline, ReadError> {
         // If nothing was left out, the client has seen the events that relate to these.
         let form = self.filter.form.bundled(timeline.limited);
         Ok(Timeline {

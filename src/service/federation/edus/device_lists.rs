@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 
 use super::{EduError, content};
 use crate::federation::{
-    Receiving,
+    PduReceiver,
     devices::{is_cross_signing, is_device, known_devices},
 };
 use logcabin_base::limits;
 use logcabin_decide::federation::DeviceListUpdate;
 use logcabin_record::command::DeviceList;
-use logcabin_state::device_lists::List;
+use logcabin_state::device_lists::KnownDevices;
 
 #[derive(Deserialize)]
 struct Update {
@@ -50,7 +50,7 @@ enum Change {
     Unclear,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     pub(super) async fn take_device_list(
         &self,
         origin: &ServerName,
@@ -117,7 +117,7 @@ impl Receiving<'_> {
         &self,
         origin: &ServerName,
         user_id: OwnedUserId,
-        change: impl Fn(&List, &mut DeviceList) -> Change,
+        change: impl Fn(&KnownDevices, &mut DeviceList) -> Change,
     ) -> Result<(), EduError> {
         if user_id.server_name() != origin {
             return Err(EduError::NotTheirs);

@@ -6,13 +6,13 @@ use futures_util::future::join_all;
 use ruma::{RoomId, ServerName, UserId};
 
 use super::EduError;
-use crate::federation::Receiving;
+use crate::federation::PduReceiver;
 use logcabin_decide::Proposal;
 use logcabin_read::servers::admits;
 use logcabin_record::{Offset, Origin};
 use logcabin_state::Room;
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// The room for which a homeserver sends something about its user.
     pub(super) fn room_of(
         &self,

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tracing::debug;
 
 use super::{EduError, content, read};
-use crate::federation::Receiving;
+use crate::federation::PduReceiver;
 use logcabin_base::{clock::millis, limits};
 use logcabin_decide::presence::{ReceivePresence, is_seen_here};
 use logcabin_engine as engine;
@@ -32,7 +32,7 @@ struct Update {
     currently_active: bool,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Handles all presence of a transaction of `origin`: only the newest of each user counts.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tracing::debug;
 
 use super::{EduError, content};
-use crate::federation::Receiving;
+use crate::federation::PduReceiver;
 use logcabin_base::limits;
 use logcabin_decide::ephemeral::{SetReceipt, is_thread};
 
@@ -32,7 +32,7 @@ struct Data {
     thread_id: Option<String>,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     pub(super) async fn take_receipts(
         &self,
         origin: &ServerName,

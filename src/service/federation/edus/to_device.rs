@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{EduError, content};
-use crate::federation::Receiving;
+use crate::federation::PduReceiver;
 use logcabin_base::{limits, metrics::metrics};
 use logcabin_decide::to_device::ReceiveToDevice;
 use logcabin_record::Origin;
@@ -21,7 +21,7 @@ struct Content {
     messages: BTreeMap<OwnedUserId, BTreeMap<String, Box<RawValue>>>,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     pub(super) async fn take_to_device(
         &self,
         origin: &ServerName,

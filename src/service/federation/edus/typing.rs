@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{EduError, content};
-use crate::{federation::Receiving, typing::end_after};
+use crate::{federation::PduReceiver, typing::end_after};
 use logcabin_base::{clock::millis, limits};
 use logcabin_decide::ephemeral::SetTyping;
 
@@ -18,7 +18,7 @@ struct Content {
     typing: bool,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     pub(super) async fn take_typing(
         &self,
         origin: &ServerName,

@@ -11,10 +11,10 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{Allowance, Budget, request::as_many_as_state};
-use crate::federation::{PduError, Receiving, receive::Verified};
+use crate::federation::{PduError, PduReceiver, receive::Verified};
 use logcabin_base::{limits, text::encoded};
 use logcabin_decide::federation::ReceiveOutcome;
-use logcabin_outside::federation::Question;
+use logcabin_outside::federation::FederationRequest;
 use logcabin_state::Room;
 
 #[derive(Deserialize)]
@@ -45,7 +45,7 @@ fn followers(waiting: &mut HashMap<OwnedEventId, Verified>, event_id: &EventId) 
     ids.iter().filter_map(|event_id| waiting.remove(event_id)).collect()
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Records an event whose ancestors or auth events are not all known, after those that can be
     /// fetched.
     pub(in crate::federation) async fn with_ancestors(
@@ -172,7 +172,8 @@ impl Receiving<'_> {
         let body = json!({ "earliest_events": earliest, "latest_events": latest, "limit": limit });
         let path =
             format!("/_matrix/federation/v1/get_missing_events/{}", encoded(room.id.as_str()));
-        let answered: MissingEvents = self.ask(origin, Question::post(path, &body), budget).await?;
+        let answered: MissingEvents =
+            self.ask(origin, FederationRequest::post(path, &body), budget).await?;
         let mut events = answered.events;
         events.truncate(limit);
         budget.events = budget.events.saturating_sub(events.len());

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Allowance, request::as_many_as_state};
-use crate::federation::{PduError, Receiving};
+use crate::federation::{PduError, PduReceiver};
 use logcabin_base::{limits, text::encoded};
-use logcabin_outside::federation::Question;
+use logcabin_outside::federation::FederationRequest;
 use logcabin_state::Room;
 
 #[derive(Deserialize)]
@@ -19,7 +19,7 @@ struct AuthChain {
     auth_chain: Vec<Box<RawValue>>,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Records the auth events of an event and theirs, if the homeserver has them in one answer.
     pub(super) async fn fetch_auth_chain(
         &self,
@@ -99,7 +99,7 @@ impl Receiving<'_> {
             encoded(room.id.as_str()),
             encoded(event_id.as_str())
         );
-        let answered: AuthChain = self.ask(server, Question::get(path), budget).await?;
+        let answered: AuthChain = self.ask(server, FederationRequest::get(path), budget).await?;
         let mut events = answered.auth_chain;
         events.truncate(budget.events);
         budget.events = budget.events.saturating_sub(events.len());

@@ -8,9 +8,9 @@ use super::{
     Allowance,
     request::{as_many_as_state, not_fetched},
 };
-use crate::federation::{PduError, Receiving, receive::Verified};
+use crate::federation::{PduError, PduReceiver, receive::Verified};
 use logcabin_base::{limits, text::encoded};
-use logcabin_outside::federation::Question;
+use logcabin_outside::federation::FederationRequest;
 use logcabin_state::Room;
 
 #[derive(Deserialize)]
@@ -19,7 +19,7 @@ struct OneEvent {
     pdus: Vec<Box<RawValue>>,
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     pub(in crate::federation) async fn fetch_one(
         &self,
         origin: &ServerName,
@@ -40,7 +40,7 @@ impl Receiving<'_> {
         budget: &mut Allowance,
     ) -> Result<Option<Box<RawValue>>, PduError> {
         let path = format!("/_matrix/federation/v1/event/{}", encoded(event_id.as_str()));
-        let mut question = Question::get(path);
+        let mut question = FederationRequest::get(path);
         question.max_bytes = limits::ONE_EVENT_BYTES;
         let answer = self.answer(origin, question, budget).await?;
         let one: OneEvent = answer.json().map_err(|error| not_fetched(origin, &error))?;

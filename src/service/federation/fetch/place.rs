@@ -6,12 +6,12 @@ use std::{collections::BTreeSet, sync::Arc};
 use ruma::{EventId, RoomId, ServerName};
 
 use super::Allowance;
-use crate::federation::{PduError, Receiving, receive::Verified};
+use crate::federation::{PduError, PduReceiver, receive::Verified};
 use logcabin_decide::federation::{PlaceOutlier, ReceiveOutcome};
 use logcabin_record::Origin;
 use logcabin_state::Room;
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Gives an event with an unknown past its place in the room, by the state before it.
     pub(super) async fn place(
         &self,

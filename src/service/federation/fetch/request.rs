@@ -10,9 +10,9 @@ use serde::{
 use tracing::debug;
 
 use super::Allowance;
-use crate::federation::{PduError, Receiving};
+use crate::federation::{PduError, PduReceiver};
 use logcabin_base::limits;
-use logcabin_outside::federation::{Answer, Question, Unreachable};
+use logcabin_outside::federation::{FederationRequest, FederationResponse, Unreachable};
 
 /// The error for events that depend on events that cannot be fetched.
 pub(in crate::federation) fn not_fetched(server: &ServerName, error: &Unreachable) -> PduError {
@@ -53,11 +53,11 @@ where
     deserializer.deserialize_seq(Items(PhantomData))
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     pub(in crate::federation) async fn ask<T: DeserializeOwned>(
         &self,
         server: &ServerName,
-        mut question: Question,
+        mut question: FederationRequest,
         budget: &mut Allowance,
     ) -> Result<T, PduError> {
         question.max_bytes = budget.bytes;
@@ -69,14 +69,14 @@ impl Receiving<'_> {
     pub(super) async fn answer(
         &self,
         server: &ServerName,
-        mut question: Question,
+        mut question: FederationRequest,
         budget: &mut Allowance,
-    ) -> Result<Answer, PduError> {
+    ) -> Result<FederationResponse, PduError> {
         let left = budget.left().ok_or(PduError::Missing)?;
         budget.requests -= 1;
         question.timeout = left.min(question.timeout);
         question.max_bytes = budget.bytes.min(question.max_bytes);
-        let answer = self.federation.peers.ask(server, question).await;
+        let answer = self.federation.client.send(server, question).await;
         let answer = answer.map_err(|error| not_fetched(server, &error))?;
         budget.bytes = budget.bytes.saturating_sub(answer.body.len());
         Ok(answer)

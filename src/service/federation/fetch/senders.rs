@@ -6,11 +6,11 @@ use futures_util::{StreamExt as _, stream};
 use ruma::ServerName;
 
 use super::Allowance;
-use crate::federation::{Pdu, PduError, Receiving, receive::Verified};
+use crate::federation::{Pdu, PduError, PduReceiver, receive::Verified};
 use logcabin_base::limits;
 use logcabin_state::Room;
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// Replaces events that lost their content, because `origin` sent content that does not match
     /// their hashes, by the versions of their senders' homeservers. (A redacted event lost its
     /// content everywhere.) Otherwise a homeserver could strip the content of others' events by
@@ -26,7 +26,7 @@ impl Receiving<'_> {
         for (at, event) in events.iter().enumerate() {
             let pdu = Pdu::of_room(room, &event.pdu)?;
             let sender = pdu.sender().map(|sender| sender.server_name().to_owned());
-            let asked = sender.filter(|server| server != self.federation.peers.own_name());
+            let asked = sender.filter(|server| server != self.federation.client.own_name());
             if let Some(server) = asked.filter(|_| !pdu.is_whole_from(origin)) {
                 lacking.push((at, server, pdu.event_id));
             }

@@ -11,9 +11,9 @@ use super::{
     Allowance,
     request::{as_many_as_state, not_fetched},
 };
-use crate::federation::{PduError, Receiving};
+use crate::federation::{PduError, PduReceiver};
 use logcabin_base::{bodies::Urgency, limits, text::encoded};
-use logcabin_outside::federation::{Answer, Question};
+use logcabin_outside::federation::{FederationRequest, FederationResponse};
 use logcabin_state::Room;
 
 /// The ids of a room's state.
@@ -39,7 +39,7 @@ fn path(what: &str, room: &Room, event_id: &EventId) -> String {
     format!("/_matrix/federation/v1/{what}/{room_id}?event_id={event_id}")
 }
 
-impl Receiving<'_> {
+impl PduReceiver<'_> {
     /// The ids of a room's state before an event.
     pub(in crate::federation) async fn state_ids(
         &self,
@@ -48,7 +48,7 @@ impl Receiving<'_> {
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<StateIds, PduError> {
-        let mut question = Question::get(path("state_ids", room, event_id));
+        let mut question = FederationRequest::get(path("state_ids", room, event_id));
         question.max_bytes = limits::FEDERATION_IDS_BYTES;
         let answer = self.answer(server, question, budget).await?;
         answer.json().map_err(|error| not_fetched(server, &error))
@@ -61,8 +61,9 @@ impl Receiving<'_> {
         room: &Room,
         event_id: &EventId,
         budget: &mut Allowance,
-    ) -> Result<Answer, PduError> {
-        let question = Question::get(path("state", room, event_id)).of_state(Urgency::Caused);
+    ) -> Result<FederationResponse, PduError> {
+        let question =
+            FederationRequest::get(path("state", room, event_id)).of_state(Urgency::Caused);
         self.answer(server, question, budget).await
     }
 

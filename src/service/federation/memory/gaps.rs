@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use logcabin_base::{
+    keyed_semaphore::{KeyedPermit, KeyedSemaphore},
     limits,
-    places::{Place, Places},
     rate::Limiter,
 };
 use logcabin_record::Offset;
@@ -31,8 +31,8 @@ type Turns = HashMap<(OwnedRoomId, Offset), Arc<Turn<GapMemory>>>;
 /// The gaps that are being filled.
 pub(crate) struct GapFilling {
     gaps: Mutex<Turns>,
-    by_user: Arc<Places<OwnedUserId>>,
-    by_origin: Arc<Places<OwnedServerName>>,
+    by_user: Arc<KeyedSemaphore<OwnedUserId>>,
+    by_origin: Arc<KeyedSemaphore<OwnedServerName>>,
     places: Arc<Semaphore>,
     origins: Limiter<OwnedServerName>,
 }
@@ -40,12 +40,12 @@ pub(crate) struct GapFilling {
 /// The turn to fill a gap, and the state of that gap.
 pub(crate) struct GapTurn {
     pub(crate) memory: OwnedMutexGuard<GapMemory>,
-    _of_user: Place<OwnedUserId>,
+    _of_user: KeyedPermit<OwnedUserId>,
 }
 
 /// The slot of a request to a homeserver.
 pub(crate) struct AskingPlace {
-    _of_origin: Place<OwnedServerName>,
+    _of_origin: KeyedPermit<OwnedServerName>,
     _of_all: OwnedSemaphorePermit,
 }
 
@@ -69,8 +69,8 @@ impl Default for GapFilling {
     fn default() -> Self {
         Self {
             gaps: Mutex::default(),
-            by_user: Arc::new(Places::new(limits::GAPS_OF_USER)),
-            by_origin: Arc::new(Places::new(limits::GAPS_OF_ORIGIN)),
+            by_user: Arc::new(KeyedSemaphore::new(limits::GAPS_OF_USER)),
+            by_origin: Arc::new(KeyedSemaphore::new(limits::GAPS_OF_ORIGIN)),
             places: Arc::new(Semaphore::new(limits::GAPS_AT_ONCE)),
             origins: Limiter::new(limits::GAP_KIB),
         }

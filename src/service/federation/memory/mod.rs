@@ -1,9 +1,9 @@
 //! What federation keeps in memory: how much each homeserver has used of what it may, and which
 //! work waits for its turn.
 
-mod accounts;
 mod device_changes;
 mod gaps;
+mod origin_limits;
 mod rates;
 mod site;
 
@@ -13,21 +13,23 @@ use parking_lot::Mutex;
 use ruma::{OwnedServerName, OwnedUserId};
 use tokio::sync::Semaphore;
 
-pub use accounts::{Accounts, Amounts, Kind, Use};
 pub(crate) use device_changes::{DeviceChanges, Fetch};
 pub(crate) use gaps::{GapFilling, GapMemory};
+pub use origin_limits::{Amounts, Kind, OriginLimits, OriginUsage};
 pub(crate) use rates::{EphemeralRates, Knocks};
 pub use site::Site;
 
-use logcabin_base::{bodies::Bodies, limits, places::Places, turns::Turns};
+use logcabin_base::{
+    bodies::BodyBudget, fair_queue::FairQueue, keyed_semaphore::KeyedSemaphore, limits,
+};
 use logcabin_config::Config;
-use logcabin_engine::{Engine, Voucher};
-use logcabin_outside::federation::{KeyRing, Peers, PolicyServers, Sender};
+use logcabin_engine::{Engine, EventSigner};
+use logcabin_outside::federation::{FederationClient, KeyRing, PolicyServers, Sender};
 
 /// The parts of federation that live as long as the server. There are none while it is off.
 pub struct Federation {
     /// Requests to other homeservers.
-    pub peers: Arc<Peers>,
+    pub client: Arc<FederationClient>,
     pub keys: Arc<KeyRing>,
     /// Held while a large batch of events is verified.
     pub(crate) verifying: tokio::sync::Mutex<()>,
@@ -44,17 +46,17 @@ pub struct Federation {
     /// Places for key queries, in all and by user: a user who queries unresponsive homeservers does
     /// not block others.
     pub(crate) key_answers: Semaphore,
-    pub(crate) key_askers: Arc<Places<OwnedUserId>>,
+    pub(crate) key_askers: Arc<KeyedSemaphore<OwnedUserId>>,
     /// Places for fetches of device lists, for which no user waits.
     pub(crate) device_fetches: Semaphore,
     /// The rates of their typing, receipts and presence.
     pub(crate) ephemeral_rates: EphemeralRates,
     /// How much they may have this server accept.
-    pub accounts: Accounts,
+    pub accounts: OriginLimits,
     /// How often they may knock on rooms.
     pub(crate) knocks: Knocks,
     /// Events that wait until a state is resolved, each in its turn.
-    pub resolving: Arc<Turns>,
+    pub resolving: Arc<FairQueue>,
     pub has_presence: bool,
 }
 
@@ -62,18 +64,19 @@ impl Federation {
     pub fn new(
         config: &Config,
         engine: &Arc<Engine>,
-        bodies: &Arc<Bodies>,
+        bodies: &Arc<BodyBudget>,
     ) -> Result<Self, String> {
-        let accounts = Accounts::new(engine, config.rate_limits.enabled);
+        let accounts = OriginLimits::new(engine, config.rate_limits.enabled);
         let (config, has_presence) = (&config.federation, config.presence.enabled);
-        let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server), bodies)?);
-        let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
+        let client =
+            Arc::new(FederationClient::new(config, Arc::clone(&engine.env().server), bodies)?);
+        let keys = KeyRing::new(Arc::clone(&client), Arc::clone(engine), &config.notaries);
         let keys = Arc::new(keys);
-        let sender = Arc::new(Sender::new(engine, &peers));
-        let policy = Arc::new(PolicyServers::new(&peers));
-        engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);
+        let sender = Arc::new(Sender::new(engine, &client));
+        let policy = Arc::new(PolicyServers::new(&client));
+        engine.set_event_signer(Arc::clone(&policy) as Arc<dyn EventSigner>);
         Ok(Self {
-            peers,
+            client,
             keys,
             verifying: tokio::sync::Mutex::default(),
             sender,
@@ -82,12 +85,12 @@ impl Federation {
             fetching_devices: Mutex::default(),
             device_changes: Arc::default(),
             key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
-            key_askers: Arc::new(Places::new(limits::REMOTE_KEYS_BY_ONE)),
+            key_askers: Arc::new(KeyedSemaphore::new(limits::REMOTE_KEYS_BY_ONE)),
             device_fetches: Semaphore::new(limits::DEVICE_LISTS_IN_ALL),
             ephemeral_rates: EphemeralRates::default(),
             accounts,
             knocks: Knocks::default(),
-            resolving: Turns::on_half(),
+            resolving: FairQueue::on_half(),
             has_presence,
         })
     }

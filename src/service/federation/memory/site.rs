@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ruma::ServerName;
 
-use logcabin_base::rate::household;
+use logcabin_base::rate::network_prefix;
 
 /// What homeservers have in common that one operator can have any number of: a host without its
 /// port, a domain that was probably registered as a whole, without the names below it, and the
@@ -30,7 +30,7 @@ impl Site {
             return Self(server.as_str().into());
         }
         if let Some(address) = address {
-            return Self(household(address).to_string().into());
+            return Self(network_prefix(address).to_string().into());
         }
         let host = host.to_ascii_lowercase();
         let labels: Vec<&str> = host.trim_end_matches('.').rsplit('.').take(3).collect();

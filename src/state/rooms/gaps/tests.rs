@@ -65,13 +65,14 @@ impl Growing {
         self.room.inner.write().fill(offset, body);
     }
 
-    fn reading(&self, stops: bool) -> Reading {
-        Reading { at: Offset::new(self.head), now_ms: NOW_MS, stops }
+    fn reading(&self, stops: bool) -> ReadOptions {
+        ReadOptions { at: Offset::new(self.head), now_ms: NOW_MS, stops }
     }
 
     /// All events, oldest first.
     fn order(&self) -> Vec<Offset> {
-        let (from, to) = (Place::After(Offset::ZERO), Place::After(Offset::MAX));
+        let (from, to) =
+            (TimelinePosition::After(Offset::ZERO), TimelinePosition::After(Offset::MAX));
         let on = self.room.walk_on(from, to, self.reading(false), usize::MAX);
         let on: Vec<_> = on.events.into_iter().map(|(event, _)| event).collect();
         let back = self.room.walk_back(to, from, self.reading(false), usize::MAX);
@@ -84,7 +85,7 @@ impl Growing {
 /// A reader who reads page by page.
 struct Reader {
     backward: bool,
-    place: Place,
+    place: TimelinePosition,
     read: Vec<Offset>,
 }
 
@@ -92,9 +93,9 @@ impl Reader {
     fn page(&mut self, of: &Growing, limit: usize) -> usize {
         let reading = of.reading(true);
         let walk = if self.backward {
-            of.room.walk_back(self.place, Place::After(Offset::ZERO), reading, limit)
+            of.room.walk_back(self.place, TimelinePosition::After(Offset::ZERO), reading, limit)
         } else {
-            of.room.walk_on(self.place, Place::After(Offset::MAX), reading, limit)
+            of.room.walk_on(self.place, TimelinePosition::After(Offset::MAX), reading, limit)
         };
         for (event, place) in &walk.events {
             assert_eq!(self.backward, *place < self.place, "a page moves one way");
@@ -132,7 +133,7 @@ proptest! {
     ) {
         let mut room = Growing::new();
         let forward = |from| Reader { backward: false, place: from, read: Vec::new() };
-        let mut readers = vec![forward(Place::After(Offset::ZERO))];
+        let mut readers = vec![forward(TimelinePosition::After(Offset::ZERO))];
         let mut orders = Vec::new();
         let mut begun = Vec::new();
         for step in steps {
@@ -149,7 +150,7 @@ proptest! {
                     readers[reader].page(&room, limit);
                 }
                 Step::Begin => {
-                    let place = Place::After(Offset::new(room.head));
+                    let place = TimelinePosition::After(Offset::new(room.head));
                     begun.push((readers.len(), room.head));
                     readers.push(Reader { backward: true, place, read: Vec::new() });
                 }

@@ -3,13 +3,13 @@
 use ruma::api::client::uiaa::AuthFlow;
 
 use crate::http::{ApiError, AuthRequired, ErrorCode};
-use logcabin_service::uiaa::{self, Denied, Gone, Remaining, Unfinished};
+use logcabin_service::uiaa::{self, Denied, NoSuchSession, Remaining, Unfinished};
 
 /// Why a stage was not completed.
 pub(crate) type Failure = uiaa::Failure<ApiError>;
 
-impl From<Gone> for ApiError {
-    fn from(gone: Gone) -> Self {
+impl From<NoSuchSession> for ApiError {
+    fn from(gone: NoSuchSession) -> Self {
         Self::not_found(gone.to_string())
     }
 }

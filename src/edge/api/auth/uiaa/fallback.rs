@@ -32,7 +32,7 @@ use crate::{
 };
 use logcabin_base::{clock::random_token, limits, text::encoded};
 use logcabin_record::{address as threepid, threepid::Medium};
-use logcabin_service::uiaa::{Session, Standing};
+use logcabin_service::uiaa::{Session, StageStatus};
 
 endpoint! {
     /// The page of a stage.
@@ -188,13 +188,13 @@ async fn subject<'a>(
     };
     let standing = session.standing(&stage).await;
     // Somebody who registers on this server's pages went back, or loaded the page again.
-    if !matches!(standing, Standing::Next)
+    if !matches!(standing, StageStatus::Next)
         && let Some(registration) = continuation(&cx.app, &id).await
     {
         return Ok(Err(see_other(&registration)?));
     }
     Ok(match standing {
-        Standing::Next => {
+        StageStatus::Next => {
             let languages = headers.get(ACCEPT_LANGUAGE);
             let languages = languages.and_then(|value| value.to_str().ok()).unwrap_or_default();
             Ok(Subject {
@@ -205,12 +205,12 @@ async fn subject<'a>(
                 country: None,
             })
         }
-        Standing::Completed => Err(done().reply()),
-        Standing::Later => Err(match &*session.before(&stage).await {
+        StageStatus::Completed => Err(done().reply()),
+        StageStatus::Later => Err(match &*session.before(&stage).await {
             [first] => see_other(&page_of(first, &id, Some(&stage)))?,
             before => not_yet(before, &stage, &id).reply(),
         }),
-        Standing::NotOffered => Err(unknown_stage().reply()),
+        StageStatus::NotOffered => Err(unknown_stage().reply()),
     })
 }
 

@@ -35,14 +35,18 @@ use logcabin_record::{
 use logcabin_service::{
     accounts::names::is_registration_token,
     passwords::Passwords,
-    uiaa::{Attempt, Authenticated, Binding, CaptchaError, Denied, Facts, Offer, Proof},
+    uiaa::{Attempt, Authenticated, Binding, CaptchaError, Denied, Offer, Proof, RequestFacts},
 };
 
 /// Checks the stage in `auth`.
 ///
 /// # Errors
 /// [`Failure::Retry`] when the client may try again, [`Failure::Final`] when the request fails.
-pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Result<Proof, Failure> {
+pub(crate) async fn check(
+    app: &Server,
+    facts: &RequestFacts,
+    auth: &AuthData,
+) -> Result<Proof, Failure> {
     match auth {
         AuthData::Dummy(_) => Ok(Proof::Done),
         AuthData::Password(given) => password(&app.engine, &app.auth.passwords, facts, given).await,
@@ -85,7 +89,7 @@ pub(crate) async fn authenticate(
     binding: Binding<'_>,
     auth: Option<&AuthData>,
     offer: Arc<Offer>,
-    facts: Facts,
+    facts: RequestFacts,
 ) -> Result<Authenticated, ApiError> {
     let now_ms = app.engine.clock().now_ms();
     if let Some(AuthData::FallbackAcknowledgement(given)) = auth
@@ -161,7 +165,7 @@ pub(crate) async fn confirm_identity(
     if offer.is_empty() {
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));
     }
-    let facts = Facts { user_id: Some(session.user_id.clone()), registers: false, client };
+    let facts = RequestFacts { user_id: Some(session.user_id.clone()), registers: false, client };
     let authenticated =
         authenticate(app, endpoint, Binding::Body(body), auth, offer.into(), facts).await?;
     if let Some(validated) = authenticated.address() {
@@ -203,13 +207,13 @@ fn by_threepid(messages: &Messages) -> impl Iterator<Item = (Medium, Vec<AuthTyp
 }
 
 /// The purpose of a validation in such a request.
-pub(super) const fn purpose_of(facts: &Facts) -> Purpose {
+pub(super) const fn purpose_of(facts: &RequestFacts) -> Purpose {
     if facts.registers { Purpose::Register } else { Purpose::Account }
 }
 
 fn threepid(
     engine: &Engine,
-    facts: &Facts,
+    facts: &RequestFacts,
     medium: Medium,
     given: &ThirdpartyIdCredentials,
 ) -> Result<Proof, Failure> {
@@ -236,7 +240,7 @@ fn threepid(
 async fn password(
     engine: &Engine,
     passwords: &Passwords,
-    facts: &Facts,
+    facts: &RequestFacts,
     given: &Password,
 ) -> Result<Proof, Failure> {
     let mut claim = Claim::by_identifier(engine, &given.identifier);

@@ -16,7 +16,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_ops::{
     admin::media::{MediaOf, list as describe},
-    history::look::bytes,
+    history::terminal::bytes,
 };
 
 endpoint! {
@@ -40,7 +40,7 @@ pub(in super::super) async fn list(
         let most = limits::CONSOLE_ROWS;
         let found = app.engine.state().media.newest(before, most, of);
         let ids = found.iter().map(|(_, id)| id.to_string()).collect();
-        let files = describe(&app.office, &MediaOf::Ids(ids))?.media;
+        let files = describe(&app.context, &MediaOf::Ids(ids))?.media;
         let rows: Vec<_> = files
             .iter()
             .map(|file| {

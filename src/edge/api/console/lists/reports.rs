@@ -28,7 +28,7 @@ pub(in super::super) async fn list(
 ) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
     show(&cx, ("Reports", "reports"), |app| {
-        let (found, total) = page(&app.office, from, limits::CONSOLE_ROWS)?;
+        let (found, total) = page(&app.context, from, limits::CONSOLE_ROWS)?;
         let rows: Vec<_> = found
             .iter()
             .map(|report| {

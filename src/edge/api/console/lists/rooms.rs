@@ -17,7 +17,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
-use logcabin_ops::admin::rooms::{RoomOrder, RoomsWanted, details, list as search};
+use logcabin_ops::admin::rooms::{RoomOrder, RoomSearch, details, list as search};
 use logcabin_record::room_version::is_old;
 
 endpoint! {
@@ -45,7 +45,7 @@ pub(in super::super) async fn list(
     let Rooms { name, only, order, from } = &request;
     let skipped = start(from)?;
     let only_if = |what: &str| (only.as_deref() == Some(what)).then_some(true);
-    let wanted = RoomsWanted {
+    let wanted = RoomSearch {
         search: name.clone(),
         public: only_if("public"),
         empty: only_if("empty"),
@@ -59,7 +59,7 @@ pub(in super::super) async fn list(
         limit: Some(limits::CONSOLE_ROWS),
     };
     show(&cx, ("Rooms", "rooms"), |app| {
-        let (found, total) = search(&app.office, &wanted)?;
+        let (found, total) = search(&app.context, &wanted)?;
         let rows: Vec<_> = found
             .iter()
             .map(|one| {
@@ -107,8 +107,8 @@ pub(in super::super) async fn one(
 ) -> Result<Reply, ApiError> {
     let title = format!("Room {}", short(&request.room));
     show(&cx, (&title, "rooms"), |app| {
-        let found = app.office.room(&request.room)?;
-        let details = details(&app.office, &request.room)?;
+        let found = app.context.room(&request.room)?;
+        let details = details(&app.context, &request.room)?;
         let room = &details.summary;
         let id = room.room_id.as_str();
         let why = |words: &[&str]| why(&[&["room", id], words].concat(), None);

@@ -28,7 +28,7 @@ pub(in super::super) async fn list(
 ) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
     show(&cx, ("Registration tokens", "tokens"), |app| {
-        let all = tokens::list(&app.office);
+        let all = tokens::list(&app.context);
         let shown = all.iter().skip(from).take(limits::CONSOLE_ROWS);
         let rows: Vec<_> = shown
             .map(|token| {

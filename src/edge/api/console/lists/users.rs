@@ -19,7 +19,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_ops::admin::users::{
     UserSummary, details,
-    search::{Listed, UserOrder, UsersWanted, search},
+    search::{FoundUser, UserOrder, UserSearch, search},
 };
 
 endpoint! {
@@ -59,7 +59,7 @@ pub(in super::super) async fn list(
     let Users { name, only, order, from } = &request;
     let skipped = start(from)?;
     let only_if = |what: &str| (only.as_deref() == Some(what)).then_some(true);
-    let wanted = UsersWanted {
+    let wanted = UserSearch {
         name: name.clone(),
         guests: only_if("guests"),
         admins: only_if("admins"),
@@ -74,13 +74,13 @@ pub(in super::super) async fn list(
         reverse: matches!(order.as_deref(), Some("new" | "seen")),
         from: skipped,
         limit: limits::CONSOLE_ROWS,
-        ..UsersWanted::default()
+        ..UserSearch::default()
     };
     show(&cx, ("Users", "users"), |app| {
-        let (found, total) = search(&app.office, &wanted);
+        let (found, total) = search(&app.context, &wanted);
         let rows: Vec<_> = found
             .iter()
-            .map(|Listed { user: one, registered }| {
+            .map(|FoundUser { user: one, registered }| {
                 vec![
                     user(one.user_id.as_str()),
                     text(one.display_name.as_deref().unwrap_or_default()),
@@ -121,7 +121,7 @@ pub(in super::super) async fn one(
 ) -> Result<Reply, ApiError> {
     let title = format!("User {}", short(&request.user));
     show(&cx, (&title, "users"), |app| {
-        let user = details(&app.office, &request.user)?;
+        let user = details(&app.context, &request.user)?;
         let id = user.summary.user_id.as_str();
         let status = status(&user.summary);
         let why = |words: &[&str]| why(&[&["user", id], words].concat(), None);

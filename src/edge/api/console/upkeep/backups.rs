@@ -16,7 +16,7 @@ use crate::{
 use logcabin_base::{clock::Clock, limits};
 use logcabin_ops::{
     admin::snapshots::{BackupRow, Backups, backups},
-    history::look::{duration, grouped},
+    history::terminal::{duration, grouped},
 };
 use logcabin_record::Epoch;
 
@@ -32,10 +32,10 @@ pub(in super::super) async fn list(
 ) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
     show(&cx, ("Backups", "backups"), |app| {
-        let found = backups(&app.office, from, limits::CONSOLE_ROWS)?;
+        let found = backups(&app.context, from, limits::CONSOLE_ROWS)?;
         let newest = match from {
             0 => found.backups.first().cloned(),
-            _ => backups(&app.office, 0, 1)?.backups.pop(),
+            _ => backups(&app.context, 0, 1)?.backups.pop(),
         };
         Ok(body(app, from, &found, newest.as_ref()))
     })
@@ -60,7 +60,7 @@ fn body(app: &Server, from: usize, found: &Backups, newest: Option<&BackupRow>) 
         })
         .collect();
     let columns = ["Record", "Made", "By", "Directory", "Up to record", "Epoch", "Manifest"];
-    let archive = app.office.archive.as_ref().map(|dir| dir.display().to_string());
+    let archive = app.context.archive.as_ref().map(|dir| dir.display().to_string());
     html! {
         @match newest {
             None => {

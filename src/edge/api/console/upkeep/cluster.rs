@@ -21,7 +21,7 @@ use logcabin_ops::{
         act::{Order, Outcome},
         cluster::ClusterStatus,
     },
-    history::look::{bytes, duration, grouped},
+    history::terminal::{bytes, duration, grouped},
 };
 
 endpoint! {
@@ -40,7 +40,7 @@ pub(in super::super) async fn page(
     } else {
         let app = Arc::clone(&cx.app);
         let origin = cx.called_by(visitor.session().clone()).origin();
-        match Order::from(ClusterStatus {}).carry_out(&app.office, origin).await {
+        match Order::from(ClusterStatus {}).carry_out(&app.context, origin).await {
             Ok(Outcome::Done(status)) => several(&status, app.engine.clock().now_ms()),
             Ok(Outcome::WouldDo(_)) => html! {},
             // While the stream does not answer, the page says so.

@@ -16,8 +16,10 @@ use crate::{
 use logcabin_base::{limits, progress};
 use logcabin_engine::Engine;
 use logcabin_ops::{
-    admin::erasures::{Bounds, Page, Place, Receipt, Waiting, page, receipt, waiting},
-    history::look::grouped,
+    admin::erasures::{
+        Bounds, ErasureReceipt, Page, PageStart, PendingErasures, page, receipt, waiting,
+    },
+    history::terminal::grouped,
 };
 use logcabin_record::Offset;
 
@@ -57,20 +59,20 @@ pub(in super::super) async fn list(
         step => {
             let passed = request.passed.as_deref().unwrap_or("0").parse();
             let passed = passed.map_err(|_| ApiError::invalid_param("`passed` is a number."))?;
-            Some(Place { step: before(&step)?, passed })
+            Some(PageStart { step: before(&step)?, passed })
         }
     };
     show(&cx, ("Erasures", "erasures"), |app| {
         let (most, look) = (limits::CONSOLE_ROWS, limits::CONSOLE_LOOK);
-        let found = page(&app.office, place, most, look)?;
+        let found = page(&app.context, place, most, look)?;
         // What waits is shown once, on the first page.
-        let waiting = place.is_none().then(|| waiting(&app.office, most, look)).transpose()?;
+        let waiting = place.is_none().then(|| waiting(&app.context, most, look)).transpose()?;
         Ok(body(&app.engine, &found, waiting.as_ref()))
     })
     .await
 }
 
-fn body(engine: &Engine, found: &Page, waiting: Option<&Waiting>) -> Markup {
+fn body(engine: &Engine, found: &Page, waiting: Option<&PendingErasures>) -> Markup {
     let rows: Vec<_> = found
         .rows
         .iter()
@@ -97,7 +99,7 @@ fn body(engine: &Engine, found: &Page, waiting: Option<&Waiting>) -> Markup {
         @if let Some(waiting) = waiting { (still_there(engine, waiting)) }
         h2 { "Erased" }
         (table(&columns, &rows, "Nothing has been erased so far."))
-        @if let Some(Place { step, passed }) = found.left {
+        @if let Some(PageStart { step, passed }) = found.left {
             p.pages {
                 a href={ "?step=" (step) "&passed=" (passed) } { "Older erasures" }
             }
@@ -106,7 +108,7 @@ fn body(engine: &Engine, found: &Page, waiting: Option<&Waiting>) -> Markup {
 }
 
 /// What is still to be erased.
-fn still_there(engine: &Engine, waiting: &Waiting) -> Markup {
+fn still_there(engine: &Engine, waiting: &PendingErasures) -> Markup {
     let causes: Vec<_> = waiting
         .causes
         .iter()
@@ -163,13 +165,14 @@ pub(in super::super) async fn one(
     show(&cx, (&title, "erasures"), |app| {
         app.engine.log().get(because)?.ok_or_else(missing)?;
         let bounds = Bounds { after, steps: STEPS, counted: limits::CONSOLE_LOOK };
-        Ok(shown(&*receipt(&app.office, because, bounds)?, after))
+        Ok(shown(&*receipt(&app.context, because, bounds)?, after))
     })
     .await
 }
 
-fn shown(receipt: &Receipt, after: Offset) -> Markup {
-    let Receipt { because, time_ms, who, what, kinds, records, waiting, files, .. } = receipt;
+fn shown(receipt: &ErasureReceipt, after: Offset) -> Markup {
+    let ErasureReceipt { because, time_ms, who, what, kinds, records, waiting, files, .. } =
+        receipt;
     let run = |(first, last): &(Offset, Offset)| first.get()..=last.get();
     let erased: u64 = records.iter().map(|of| run(of).end() + 1 - run(of).start()).sum();
     let counted: u64 = kinds.values().sum();

@@ -17,7 +17,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_ops::{
     admin::proofs::{CheckpointRow, Checkpoints, checkpoints},
-    history::look::grouped,
+    history::terminal::grouped,
 };
 
 endpoint! {
@@ -32,7 +32,7 @@ pub(in super::super) async fn list(
 ) -> Result<Reply, ApiError> {
     let before = before(&request.before)?;
     show(&cx, ("Proofs", "proofs"), |app| {
-        let found = checkpoints(&app.office, before, limits::CONSOLE_ROWS)?;
+        let found = checkpoints(&app.context, before, limits::CONSOLE_ROWS)?;
         Ok(body(&found))
     })
     .await

@@ -16,10 +16,10 @@ use crate::{
 use logcabin_base::progress;
 use logcabin_ops::{
     admin::snapshots::list as all,
-    history::look::{bytes, grouped},
+    history::terminal::{bytes, grouped},
 };
 use logcabin_record::Offset;
-use logcabin_snapshot::{Difference, Fault, Holder, Kept, Status};
+use logcabin_snapshot::{Difference, Fault, FaultLocation, SnapshotFile, Status};
 
 endpoint! {
     pub(in super::super) struct SnapshotList = GET "/_logcabin/console/snapshots";
@@ -32,13 +32,13 @@ pub(in super::super) async fn list(
     _: SnapshotList,
 ) -> Result<Reply, ApiError> {
     show(&cx, ("Snapshots", "snapshots"), |app| {
-        let kept = all(&app.office).map_err(ApiError::internal)?.snapshots;
+        let kept = all(&app.context).map_err(ApiError::internal)?.snapshots;
         Ok(body(app, &kept))
     })
     .await
 }
 
-fn body(app: &Server, kept: &[Kept]) -> Markup {
+fn body(app: &Server, kept: &[SnapshotFile]) -> Markup {
     let rows: Vec<_> = kept
         .iter()
         .map(|kept| {
@@ -50,7 +50,7 @@ fn body(app: &Server, kept: &[Kept]) -> Markup {
             ]
         })
         .collect();
-    let status = app.office.snapshots.status();
+    let status = app.context.snapshots.status();
     let newest = kept.first().map_or(0, |kept| kept.offset.get());
     let new = app.engine.head().offset().get().saturating_sub(newest);
     let every = app.config.snapshots.every_records;
@@ -89,9 +89,9 @@ pub(in super::super) fn compared(status: &Status) -> Markup {
 /// Projections that were wrong.
 pub(in super::super) fn differed(fault: &Fault) -> Markup {
     let (who, what) = match fault.held {
-        Holder::Snapshot => ("A snapshot", "It was removed."),
-        Holder::Server => ("The server", "It now has the state rebuilt from the log."),
-        Holder::Stale => ("The server", "Restart it."),
+        FaultLocation::Snapshot => ("A snapshot", "It was removed."),
+        FaultLocation::Server => ("The server", "It now has the state rebuilt from the log."),
+        FaultLocation::Stale => ("The server", "Restart it."),
     };
     html! {
         p.bad role="alert" {

@@ -5,11 +5,11 @@ use ruma::{DeviceId, OwnedDeviceId};
 
 use super::{Action, Done, Visit};
 use crate::{
-    api::oauth::{look, parameters::Parameters},
+    api::oauth::{page_parts, parameters::Parameters},
     http::ApiError,
 };
 use logcabin_decide::{
-    account::{RemoveDevices, RenameDevice, Which},
+    account::{DeviceSet, RemoveDevices, RenameDevice},
     oauth::{EndGrants, SignOut},
 };
 use logcabin_ops::history::moment::Time;
@@ -28,7 +28,9 @@ impl Visit<'_> {
     /// The name of the client with this id.
     fn client_name(&self, client_id: &str) -> String {
         match self.app.oauth.clients.get(&self.app.engine, client_id) {
-            Some(client) => look::name(&client, &look::languages(self.headers)).to_owned(),
+            Some(client) => {
+                page_parts::name(&client, &page_parts::languages(self.headers)).to_owned()
+            }
             None => "an app that is not known any more".to_owned(),
         }
     }
@@ -187,7 +189,7 @@ impl Visit<'_> {
         match self.app.engine.state().oauth.grant_of_session(device.session) {
             Some(grant) => self.end(grant.grant_id).await?,
             None => {
-                let proposal = RemoveDevices { user_id, which: Which::These(vec![device_id]) };
+                let proposal = RemoveDevices { user_id, which: DeviceSet::These(vec![device_id]) };
                 self.app.engine.propose(self.origin(), proposal).await?.into_inner();
             }
         }

@@ -4,18 +4,18 @@
 //! Password, identity and deactivation require a recent proof of who the user is.
 
 mod devices;
-mod held;
 mod profile;
+mod security;
 
 use http::{HeaderMap, StatusCode, header::SET_COOKIE};
 use maud::{Markup, html};
 use ruma::OwnedDeviceId;
 
 use super::{
-    addresses::{Next, encoded, path},
+    addresses::{ReturnPath, encoded, path},
+    availability::must_be_offered,
     browser::{SignedIn, Visitor, forgotten, see},
-    look,
-    offered::must_be_offered,
+    page_parts,
     parameters::Parameters,
 };
 use crate::{
@@ -110,7 +110,7 @@ struct Visit<'a> {
 }
 
 /// What is said above a page.
-enum Said<'a> {
+enum Banner<'a> {
     Nothing,
     Good(&'a str),
     Bad(&'a str),
@@ -121,8 +121,8 @@ impl Visit<'_> {
         self.signed_in.is_fresh(self.app.engine.clock(), limits::OAUTH_FRESH)
     }
 
-    fn next(&self) -> Next {
-        Next::of(Some(&format!("account{}", self.action.query())))
+    fn next(&self) -> ReturnPath {
+        ReturnPath::of(Some(&format!("account{}", self.action.query())))
     }
 
     /// Sends the browser to prove again who the user is.
@@ -142,7 +142,7 @@ impl Visit<'_> {
     fn form(&self, act: &str, target: &str, fields: Markup) -> Markup {
         html! {
             form method="post" action=(self.href(&self.action)) {
-                (look::proof(&self.app.signing.signer, &self.visitor, &about(act, target)))
+                (page_parts::proof(&self.app.signing.signer, &self.visitor, &about(act, target)))
                 input type="hidden" name="act" value=(act);
                 @if !target.is_empty() { input type="hidden" name="target" value=(target); }
                 (fields)
@@ -151,7 +151,7 @@ impl Visit<'_> {
     }
 
     /// The page for the action.
-    fn page(&self, said: &Said<'_>) -> Page {
+    fn page(&self, said: &Banner<'_>) -> Page {
         let (title, body) = match &self.action {
             Action::Overview => ("Your account", self.overview()),
             Action::Profile => ("Your profile", self.profile()),
@@ -166,9 +166,9 @@ impl Visit<'_> {
         };
         let body = html! {
             @match said {
-                Said::Nothing => {}
-                Said::Good(text) => { p.good role="status" { (text) } }
-                Said::Bad(text) => (look::alert(Some(text))),
+                Banner::Nothing => {}
+                Banner::Good(text) => { p.good role="status" { (text) } }
+                Banner::Bad(text) => (page_parts::alert(Some(text))),
             }
             (body)
             @if self.action != Action::Overview {
@@ -224,7 +224,7 @@ fn visit<'a>(
     let visitor = Visitor::of(&app.engine, &app.config.server, headers);
     let Some(signed_in) = visitor.signed_in() else {
         let query = cx.uri.query().unwrap_or_default();
-        let next = Next::of(Some(&format!("account?{query}")));
+        let next = ReturnPath::of(Some(&format!("account?{query}")));
         return Ok(Err(see(&next.by(&app.config.server, "sign_in"))?));
     };
     Ok(Ok(Visit { app, cx, visitor, signed_in, headers, action }))
@@ -238,7 +238,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: AccountPage) -> Result<Rep
     if visit.action.needs_proof() && !visit.is_fresh() {
         return visit.prove();
     }
-    Ok(visit.page(&Said::Nothing).reply())
+    Ok(visit.page(&Banner::Nothing).reply())
 }
 
 /// What an act leads to.
@@ -283,7 +283,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: AccountForm) -> Result<R
     match done {
         Ok(Done::Page(action, said)) => {
             visit.action = action;
-            Ok(visit.page(&Said::Good(said)).reply())
+            Ok(visit.page(&Banner::Good(said)).reply())
         }
         Ok(Done::Reply(reply)) => Ok(reply),
         Err(error) if error.status().is_client_error() => {
@@ -291,7 +291,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: AccountForm) -> Result<R
                 StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
                 other => other,
             };
-            Ok(visit.page(&Said::Bad(error.message())).status(status).reply())
+            Ok(visit.page(&Banner::Bad(error.message())).status(status).reply())
         }
         Err(error) => Err(error),
     }
@@ -302,7 +302,7 @@ impl Visit<'_> {
         let user_id = self.signed_in.user_id.clone();
         let proposal = SignOut { user_id, browsers: vec![self.visitor.hash] };
         self.app.engine.propose(self.origin(), proposal).await?.into_inner();
-        let reply = see(&Next::of(None).by(&self.app.config.server, "sign_in"))?;
+        let reply = see(&ReturnPath::of(None).by(&self.app.config.server, "sign_in"))?;
         Ok(Done::Reply(reply.with_header(SET_COOKIE, forgotten(&self.app.config.server)?)))
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     api::{
         account::{profile, threepid as addresses},
         browser::page::Page,
-        oauth::{look, message::Sent, parameters::Parameters},
+        oauth::{message::Sent, page_parts, parameters::Parameters},
     },
     http::ApiError,
 };
@@ -111,7 +111,7 @@ impl Visit<'_> {
                 @if sent.has_code() { "Enter the code from the message that was sent there." }
                 @else { "Open the link in the message that was sent there, then continue here." }
             }
-            (look::alert(wrong))
+            (page_parts::alert(wrong))
             (self.form("address_add", "", html! {
                 (sent.fields())
                 button type="submit" { "Add the address" }

@@ -8,7 +8,7 @@ use ruma::{
     },
 };
 
-use super::{Child, Rooms, Walk, look::Look};
+use super::{Child, Rooms, Walk, view::SpaceView};
 use crate::{
     api::server::Server,
     http::{ApiError, Cx, Homeserver},
@@ -24,7 +24,7 @@ pub(in crate::api) async fn hierarchy_for_server(
 ) -> Result<get_hierarchy_for_server::Response, ApiError> {
     let get_hierarchy_for_server::Request { room_id, suggested_only, .. } = request;
     let Homeserver(server) = &cx.caller;
-    let look = Look {
+    let look = SpaceView {
         state: &cx.app.engine.state(),
         events: cx.app.engine.events(),
         user_id: None,
@@ -58,7 +58,7 @@ pub(in crate::api) async fn hierarchy_for_server(
     .await
 }
 
-impl Look<'_> {
+impl SpaceView<'_> {
     /// Whether a homeserver may know of the room: anybody may, or one of its users is in it, or may
     /// join it because they are in another room.
     fn server_may_know_of(&self, room: &Room, server: &ServerName) -> Result<bool, ReadError> {

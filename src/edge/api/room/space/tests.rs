@@ -72,7 +72,7 @@ impl World {
         let state = self.engine.state();
         let (at, events) = (self.engine.head().offset(), self.engine.events());
         let user_id = Some(&*self.ann);
-        let look = Look { state: &state, events, user_id, at, federates_as: None };
+        let look = SpaceView { state: &state, events, user_id, at, federates_as: None };
         let descriptions = Descriptions::default();
         let (page, looks) = work::counted(|| {
             let mut rooms = walk.rooms(look, look, &descriptions, from).unwrap();
@@ -128,7 +128,7 @@ async fn a_space_with_large_child_events_shows_the_newest_ones() {
     let state = world.engine.state();
     let (at, events) = (world.engine.head().offset(), world.engine.events());
     let user_id = Some(&*world.ann);
-    let look = Look { state: &state, events, user_id, at, federates_as: None };
+    let look = SpaceView { state: &state, events, user_id, at, federates_as: None };
     let descriptions = Descriptions::default();
     let walk = Walk { root: root.clone(), suggested_only: false, max_depth: None };
     let mut rooms = walk.rooms(look, look, &descriptions, None).unwrap();

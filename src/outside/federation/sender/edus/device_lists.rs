@@ -110,7 +110,7 @@ impl Sender {
         let (user_id, membership) = event.membership()?;
         let before = room.membership(user_id, event.offset.prev());
         let is_new = before.is_none_or(|(_, membership)| membership != Membership::Join);
-        let is_own = user_id.server_name() == self.peers.own_name();
+        let is_own = user_id.server_name() == self.client.own_name();
         (is_own && is_new && membership == MembershipState::Join).then(|| user_id.to_owned())
     }
 
@@ -259,7 +259,7 @@ impl Sender {
         }
         let mut by_user: BTreeMap<OwnedUserId, Vec<Offset>> = BTreeMap::new();
         for (user_id, offset) in state.keys.changed_since(since) {
-            if user_id.server_name() == self.peers.own_name() {
+            if user_id.server_name() == self.client.own_name() {
                 by_user.entry(user_id).or_default().push(offset);
             }
         }
@@ -284,7 +284,7 @@ impl Sender {
         first: Offset,
     ) -> Vec<(OwnedServerName, Offset)> {
         let changed: BTreeMap<_, _> = state.keys.changed_since(first).into_iter().collect();
-        let own = changed.iter().filter(|(of, _)| of.server_name() == self.peers.own_name());
+        let own = changed.iter().filter(|(of, _)| of.server_name() == self.client.own_name());
         let mut rooms = BTreeMap::new();
         for (user_id, offset) in own {
             for part in state.memberships.of(user_id, Offset::MAX) {
@@ -311,7 +311,7 @@ impl Sender {
     /// the room.
     pub(in super::super) fn missed_joins(&self, room: &Room, since: Offset) -> Vec<Offset> {
         let changed = room.members_changed(since, Offset::MAX).into_iter();
-        let own = changed.filter(|user_id| user_id.server_name() == self.peers.own_name());
+        let own = changed.filter(|user_id| user_id.server_name() == self.client.own_name());
         let joins = own.filter_map(|user_id| match room.membership(&user_id, Offset::MAX)? {
             (offset, Membership::Join) if offset > since => Some(offset),
             _ => None,

@@ -17,7 +17,7 @@ use logcabin_state::{Membership, Room, State};
 
 /// The users who are not offline, each with the record of their presence and the time it was last
 /// sent.
-pub(in crate::federation::sender) type Told = HashMap<OwnedUserId, (Offset, u64)>;
+pub(in crate::federation::sender) type SentPresence = HashMap<OwnedUserId, (Offset, u64)>;
 
 /// The key, and the EDU.
 pub(super) fn transient(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
@@ -45,7 +45,11 @@ fn update(said: &PresenceSet, now_ms: u64) -> Value {
 }
 
 /// Of these users, those whose unchanged presence is due to be repeated.
-fn again(told: &mut Told, around: Vec<(OwnedUserId, Offset)>, now_ms: u64) -> Vec<OwnedUserId> {
+fn again(
+    told: &mut SentPresence,
+    around: Vec<(OwnedUserId, Offset)>,
+    now_ms: u64,
+) -> Vec<OwnedUserId> {
     let before = std::mem::take(told);
     let mut again = Vec::new();
     for (user_id, offset) in around {
@@ -94,7 +98,7 @@ impl Sender {
     /// entered it.
     pub(in crate::federation::sender) fn presence_in(&self, room: &Room) -> Vec<(String, Edu)> {
         let (state, now_ms) = (self.engine.state(), self.engine.clock().now_ms());
-        let own = self.peers.own_name();
+        let own = self.client.own_name();
         let mut around = state.presence.around();
         around
             .retain(|user_id| user_id.server_name() == own && room.is_joined(user_id, Offset::MAX));
@@ -123,10 +127,10 @@ impl Sender {
     /// expire.
     pub(in crate::federation::sender) fn presence_again(
         &self,
-        told: &mut Told,
+        told: &mut SentPresence,
     ) -> Vec<(OwnedServerName, String, Edu)> {
         let (state, now_ms) = (self.engine.state(), self.engine.clock().now_ms());
-        let own = self.peers.own_name();
+        let own = self.client.own_name();
         let around = state.presence.around().into_iter();
         let around = around.filter(|user_id| user_id.server_name() == own);
         let around = around.filter_map(|user_id| {
@@ -164,7 +168,7 @@ mod tests {
     #[test]
     fn others_are_told_again_of_who_stays() {
         let ann: OwnedUserId = "@ann:own".try_into().unwrap();
-        let mut told = Told::default();
+        let mut told = SentPresence::default();
         let mut count = |offset, minute: u64| {
             let around = vec![(ann.clone(), Offset::new(offset))];
             again(&mut told, around, minute * 60_000).len()

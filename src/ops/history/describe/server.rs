@@ -1,0 +1,90 @@
+//! Commands of the server as a whole, in words.
+
+use super::{ActorAndText, Describe};
+use logcabin_record::{
+    Offset, Record,
+    command::{
+        AdminReason, BackupMade, DeliveryAdvance, LogCheckpoint, LogErase, ServerIdentity,
+        ServerRestore,
+    },
+};
+
+impl Describe for ServerIdentity {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        (who, format!("is {}, with the signing key {}", self.server_name, self.key_id))
+    }
+}
+
+impl Describe for ServerRestore {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let undone = self.undone.map_or_else(String::new, |undone| {
+            format!(", which went on to record {undone}; what still counts of that follows")
+        });
+        (who, format!("was restored from its {}, up to record {}{undone}", self.source, self.last))
+    }
+}
+
+impl Describe for BackupMade {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let removed = match self.removed.len() {
+            0 => String::new(),
+            count => format!("; {count} older ones were removed"),
+        };
+        let up_to = self.moment.offset;
+        (who, format!("made a backup in {}, up to record {up_to}{removed}", self.destination))
+    }
+}
+
+impl Describe for LogErase {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        (who, of_erasure(&self))
+    }
+}
+
+impl Describe for LogCheckpoint {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let root = blake3::Hash::from_bytes(self.root).to_hex();
+        (who, format!("signed a checkpoint up to record {}, root {}…", self.upto, &root[..8]))
+    }
+}
+
+impl Describe for DeliveryAdvance {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let mut told = format!("has told {} of everything up to record {}", self.to, self.done);
+        if !self.set_aside.is_empty() {
+            told += &format!(" but {} that it does not take", self.set_aside.count);
+        }
+        let text = match self.under_way {
+            Some(on) => {
+                format!("{told}, and tells of record {} and before as {}", on.up_to, on.id)
+            }
+            None => told,
+        };
+        (who, text)
+    }
+}
+
+impl Describe for AdminReason {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        (who, format!("did so because: {}", self.reason))
+    }
+}
+
+fn of_erasure(body: &LogErase) -> String {
+    let reduced = body.reduced.iter().map(|reduced| match reduced.because {
+        Offset::ZERO => {
+            format!("erased the superseded content of record {}", reduced.offset)
+        }
+        because => {
+            format!("erased the content of record {}, redacted by record {because}", reduced.offset)
+        }
+    });
+    let taken = body.taken.iter().map(|taken| {
+        format!("erased records {} to {} for record {}", taken.first, taken.last, taken.because)
+    });
+    let superseded = body.superseded.iter().map(|(first, last)| match first == last {
+        true => format!("erased record {first}, which is superseded"),
+        false => format!("erased records {first} to {last}, which are superseded"),
+    });
+    reduced.chain(superseded).chain(taken).collect::<Vec<_>>().join("; ")
+}
