@@ -418,7 +418,7 @@ fn other_writers<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec
             || file.contains("/tests/")
     };
     let others = files.into_iter().filter(|(file, _)| !may(file));
-    others.filter(|(_, text)| code(text).contains("Batch {")).map(|(file, _)| file).collect()
+    others.filter(|(_, text)| mentions(&code(text), "Batch {")).map(|(file, _)| file).collect()
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! is done with them, and the answers of other homeservers and services, from the first byte until
 //! what was made of them is dropped.
 //!
-//! Anyone may send half a body and wait. So each body has a [`Principal`], memory is reserved as bytes
-//! arrive and not when a length is announced, and three bounds hold at any time: on the principal, on
-//! all unknown principals of the same kind, and on the pool. There is one pool for requests and one for
-//! answers ([`Shares`]), so that no request waits for an answer that waits for requests.
+//! Anyone may send half a body and wait. So each body has a [`Principal`], memory is reserved as
+//! bytes arrive and not when a length is announced, and three bounds hold at any time: on the
+//! principal, on all unknown principals of the same kind, and on the pool. There is one pool for
+//! requests and one for answers ([`Shares`]), so that no request waits for an answer that waits for
+//! requests.
 //!
 //! When a bound is reached, the body that asks for more waits (its sender is not read from
 //! meanwhile), and others make room ([`usage`]): slow ones, and after a second those that are

@@ -16,9 +16,9 @@ use logcabin_state::{ApplyError, State};
 pub(super) struct Live {
     env: ArcSwap<Env>,
     /// Held while records are applied, and by code that needs no record to be applied meanwhile.
-    /// While projections are rebuilt [beside](StandbyProjections) the live ones, it contains the records that
-    /// those still lack. The log is not read under this lock: a log may call its follower while it
-    /// holds the lock for reading.
+    /// While projections are rebuilt [beside](StandbyProjections) the live ones, it contains the
+    /// records that those still lack. The log is not read under this lock: a log may call its
+    /// follower while it holds the lock for reading.
     applying: Mutex<Option<Vec<Arc<Record>>>>,
 }
 

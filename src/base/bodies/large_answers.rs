@@ -88,7 +88,11 @@ impl LargeAnswerLimit {
             tokio::select! {
                 biased;
                 turn = &mut turn => {
-                    return LargeAnswerPermit { _turn: turn.ok(), _caused: caused, _of_principal: of_principal };
+                    return LargeAnswerPermit {
+                        _turn: turn.ok(),
+                        _caused: caused,
+                        _of_principal: of_principal,
+                    };
                 }
                 () = sleep(limits::LARGE_ANSWER_LOOK), if is_urgent => hurry(),
             }

@@ -279,8 +279,8 @@ impl UsageTable {
 
     /// The same for the bounds below that of the pool.
     ///
-    /// A principal's only request may exceed the principal's share, and the only one of a kind may exceed
-    /// the kind's: any request within the size limit can be made, but not beside others.
+    /// A principal's only request may exceed the principal's share, and the only one of a kind may
+    /// exceed the kind's: any request within the size limit can be made, but not beside others.
     fn bound_of_principal(
         &self,
         shares: &Shares,
@@ -303,7 +303,8 @@ impl UsageTable {
         exceeds.then_some(ReachedBound::OfKind)
     }
 
-    /// Reserves `to` bytes in total for a body. One that has its turn may exceed its principal's share.
+    /// Reserves `to` bytes in total for a body. One that has its turn may exceed its principal's
+    /// share.
     pub(super) fn reserve(
         &mut self,
         shares: &Shares,
@@ -395,9 +396,9 @@ impl UsageTable {
         }
     }
 
-    /// How soon a body makes room for others, the highest rank first. It compares what the principals
-    /// hold, in powers of two, and then size times age. A body that has its turn comes last,
-    /// however large it is.
+    /// How soon a body makes room for others, the highest rank first. It compares what the
+    /// principals hold, in powers of two, and then size times age. A body that has its turn comes
+    /// last, however large it is.
     fn rank(&self, entry: &Entry, own: u64, now: Instant) -> (u32, u128) {
         if entry.turn.is_some() {
             return (0, 0);

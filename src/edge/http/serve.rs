@@ -100,8 +100,9 @@ pub(crate) async fn run_with<A: App>(
                 let Ok(permit) = Arc::clone(&server.permits).acquire_owned().await else { return };
                 match listener.accept().await {
                     Ok((stream, address)) => {
+                        let prefix = network_prefix(address.ip());
                         let of_address = match &server.by_address {
-                            Some(by_address) => match by_address.admit(network_prefix(address.ip())) {
+                            Some(by_address) => match by_address.admit(prefix) {
                                 Some(place) => Some(place),
                                 None => {
                                     debug!(peer = %address.ip(), "too many connections from here");

@@ -1,7 +1,7 @@
 //! The archive as a second copy, for records that the log itself cannot read.
 //!
-//! The archive may still contain erased payloads. [`ArchiveFallback`] knows which, and returns every record
-//! as the log had it.
+//! The archive may still contain erased payloads. [`ArchiveFallback`] knows which, and returns
+//! every record as the log had it.
 
 use std::{
     collections::HashSet,

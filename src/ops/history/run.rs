@@ -146,9 +146,9 @@ pub enum Target {
 
 /// Where an answer is written, and in which form.
 ///
-/// For programs, an answer is JSON: a list (`tail`, `why`, and [`Target`] except `User` and `Stats`)
-/// is one object on each line, everything else one object on one line. The members are those of
-/// [`RecordView`], [`Step`](super::step::Step), [`Diff`](super::diff::Diff),
+/// For programs, an answer is JSON: a list (`tail`, `why`, and [`Target`] except `User` and
+/// `Stats`) is one object on each line, everything else one object on one line. The members are
+/// those of [`RecordView`], [`Step`](super::step::Step), [`Diff`](super::diff::Diff),
 /// [`Usage`](super::du::Usage), [`Report`](check::Report), [`Audit`](super::audit::Audit), of the
 /// rows in [`query`] and those in [`rows`](super::rows).
 pub struct Output<'a> {

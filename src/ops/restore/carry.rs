@@ -1,8 +1,8 @@
 //! What a restore to an earlier moment carries over from the records after that moment.
 //!
 //! Each kind of command says what a restore does with it, in its row of `record::command`
-//! ([`Restore`]). Where the content of a command decides, the rules are here ([`CarryOver`]). There are
-//! three principles.
+//! ([`Restore`]). Where the content of a command decides, the rules are here ([`CarryOver`]). There
+//! are three principles.
 //!
 //! - **What others hold cannot be undone.** A one-time key that was handed out, a token, a
 //!   password, a device that was logged out, a closed account: the records of these are carried

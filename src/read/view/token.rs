@@ -42,7 +42,8 @@ impl FromStr for Token {
 }
 
 /// A position in the history of a room, which may have gaps: `s<epoch>_<offset>` like every token,
-/// or, in the gap before the event at `gap`, `s<epoch>_<gap>~<number>` (see [`TimelinePosition::Within`]).
+/// or, in the gap before the event at `gap`, `s<epoch>_<gap>~<number>` (see
+/// [`TimelinePosition::Within`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryToken {
     /// The epoch of the offset.

@@ -121,8 +121,8 @@ async fn keep_fetching(media: &Media, hash: FileHash) {
     }
 }
 
-/// Removes files from the shared store that nothing names any more, until the server stops. One node does
-/// this at a time.
+/// Removes files from the shared store that nothing names any more, until the server stops. One
+/// node does this at a time.
 pub async fn sweep(media: Arc<Media>, shared_store: Arc<dyn SharedStore>, shutdown: Shutdown) {
     let mut work = media.engine.head().work();
     let unnamed = |effect: &Effect| match effect {

@@ -115,7 +115,8 @@ impl Cx<Server> {
         let lost = ApiError::internal;
         let mut running =
             self.app.outside.entry_attempts.run(key, lost, |(user_id, room_id, change)| {
-                // It continues if the client hangs up: other homeservers may have recorded it already.
+                // It continues if the client hangs up: other homeservers may have recorded it
+                // already.
                 tokio::spawn(async move {
                     let wish = EntryRequest {
                         room_id: &room_id,

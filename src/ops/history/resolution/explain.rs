@@ -274,7 +274,7 @@ pub fn state_by_reference(
         }
         let chains = maps.iter().map(|map| branches.chain(map.values()));
         let chains: Result<Vec<_>, _> = chains.collect();
-        return Ok(run(&branches, &maps, chains?)?);
+        return run(&branches, &maps, chains?);
     }
     let mut agreed = StateMap::new();
     for view in views.iter().take(1) {
