@@ -9,7 +9,7 @@
 //! The rest of the program is known here only through [`App`]. An endpoint is one `async fn` from a
 //! [`Cx`] and a request type (see [`Endpoint`]) to an answer, and one line in a [`Table`], which
 //! also states who may call it and how often, and whether what it takes may leave the server
-//! ([`reach`]):
+//! ([`audience`]):
 //!
 //! ```ignore
 //! async fn whoami(

@@ -3,7 +3,7 @@
 //!
 //! The records up to the moment are copied unchanged. Then `server.restore` begins a new epoch. The
 //! records after it repeat what still counts of the abandoned future ([`carry`]). The new log is
-//! built in a directory of its own and replaces the old one in one step ([`place`]), so an
+//! built in a directory of its own and replaces the old one in one step ([`install`]), so an
 //! interrupted restore loses nothing and can be repeated.
 //!
 //! **One-time keys.** A log in its data directory is complete, so it is known which keys were

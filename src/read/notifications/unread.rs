@@ -12,7 +12,7 @@
 //! marks its conversation as read up to itself.
 //!
 //! An event that stops counting never counts again. So the counts are a projection that is computed
-//! on demand, cached (across restarts, too: see [`kept`]) and updated with new events.
+//! on demand, cached (across restarts, too: see [`stored`]) and updated with new events.
 
 mod stored;
 
