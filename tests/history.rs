@@ -533,7 +533,8 @@ async fn disk_usage_adds_up() {
     let records = cabin.log.read(Offset::new(1), usize::MAX).unwrap();
     let state = sections::bytes(&cabin.engine.state());
     cabin.close();
-    let usage = &ask(&place(data_dir), &Question::Usage).unwrap()[0];
+    let all = Question::Usage { directories: None };
+    let usage = &ask(&place(data_dir), &all).unwrap()[0];
     let frames: usize = records.iter().map(|r| codec::encode_frame(r).unwrap().len()).sum();
     assert_eq!(usage["log"]["bytes"], frames);
     let sum = |list: &str, of: &str| -> u64 {
@@ -552,10 +553,15 @@ async fn disk_usage_adds_up() {
         disk.iter().find(|part| part["name"] == name).unwrap()["bytes"].as_u64().unwrap()
     };
     assert!(on_disk("log") > 0 && on_disk("archive") > 0 && on_disk("snapshots") == 0);
-    let text = read(&place(data_dir), &Question::Usage, Layout::default());
+    let text = read(&place(data_dir), &all, Layout::default());
     assert!(text.contains("ON DISK") && text.contains("2026-03-01"), "{text}");
     let (code, usage, said) = logcabin(&["du", "--data-dir", data_dir.to_str().unwrap()]);
     assert_eq!((code, &usage["log"]["records"]), (Some(0), &json!(filled.end)), "{said}");
+    let config = directory.path().join("logcabin.toml");
+    std::fs::write(&config, "log.archive_dir = \"off\"").unwrap();
+    let [data_dir, config] = [data_dir, &*config].map(|path| path.to_str().unwrap());
+    let (_, usage, _) = logcabin(&["du", "--data-dir", data_dir, "--config", config]);
+    assert_eq!(usage["disk"][1], json!({ "name": "archive", "bytes": 0 }));
 }
 
 #[tokio::test(flavor = "multi_thread")]

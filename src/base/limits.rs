@@ -638,7 +638,7 @@ pub const VALIDATIONS: usize = 100_000;
 /// guesses succeed once in 100,000 times.
 pub const VALIDATION_MISSES: u64 = 10;
 
-/// Third-party identifiers of one account, and of one user on identity servers.
+/// Third-party identifiers of one account, and their bindings on identity servers.
 pub const THREEPIDS: usize = 50;
 
 /// Sessions whose last use is kept in memory, some 250 bytes each. For evicted ones, the recorded

@@ -1,5 +1,6 @@
-//! Statements that the server hands out and later recognises, unchanged and in time, without
-//! storing anything. Login tokens are such statements, and so is the state of a login in a browser.
+//! Statements that the server hands out and later verifies, if they are unaltered and have not
+//! expired, without storing anything: login tokens, for example, and the state of a login in a
+//! browser. Also secrets and short MACs that are derived from the same key.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -11,7 +12,8 @@ use sha2::Sha256;
 const MAC_BYTES: usize = 16;
 
 /// A key of the server, from which one key for each purpose is derived. A statement for one purpose
-/// is invalid for another.
+/// is invalid for another. Use a purpose with only one of `sign`, `secret` and `mac`: for the same
+/// text, a MAC is the first half of the secret.
 #[derive(Clone)]
 pub struct Signer(Hmac<Sha256>);
 
@@ -29,14 +31,13 @@ impl Signer {
         Self(hmac(key.as_bytes()))
     }
 
-    /// A secret of 256 bits derived for this purpose and `name`, always the same, in URL-safe
-    /// base64.
+    /// A secret of 256 bits for this purpose and `name`, the same on every call, in URL-safe base64.
     pub fn secret(&self, purpose: &str, name: &str) -> String {
-        URL_SAFE_NO_PAD.encode(self.of(purpose).chain_update(name).finalize().into_bytes())
+        URL_SAFE_NO_PAD.encode(self.for_purpose(purpose).chain_update(name).finalize().into_bytes())
     }
 
-    /// Signs a statement for this purpose that expires at `expires_ms`, as URL-safe text. Anyone
-    /// can read it.
+    /// Signs a statement for this purpose, as URL-safe text that anyone can read. It expires at
+    /// `expires_ms`, in milliseconds since the Unix epoch.
     pub fn sign<T: Serialize>(
         &self,
         purpose: &str,
@@ -44,7 +45,7 @@ impl Signer {
         expires_ms: u64,
     ) -> Result<String, serde_json::Error> {
         let text = serde_json::to_vec(&Dated { statement, expires_ms })?;
-        let mac = self.of(purpose).chain_update(&text).finalize().into_bytes();
+        let mac = self.for_purpose(purpose).chain_update(&text).finalize().into_bytes();
         Ok(format!("{}.{}", URL_SAFE_NO_PAD.encode(text), URL_SAFE_NO_PAD.encode(mac)))
     }
 
@@ -59,7 +60,7 @@ impl Signer {
         let (text, mac) = signed.split_once('.')?;
         let text = URL_SAFE_NO_PAD.decode(text).ok()?;
         let mac = URL_SAFE_NO_PAD.decode(mac).ok()?;
-        self.of(purpose).chain_update(&text).verify_slice(&mac).ok()?;
+        self.for_purpose(purpose).chain_update(&text).verify_slice(&mac).ok()?;
         let Dated { statement, expires_ms } = serde_json::from_slice(&text).ok()?;
         (now_ms < expires_ms).then_some((statement, expires_ms))
     }
@@ -67,7 +68,7 @@ impl Signer {
     /// A MAC of `text` for this purpose, short enough for a token in a URL: 128 bits in URL-safe
     /// base64.
     pub fn mac(&self, purpose: &str, text: &str) -> String {
-        let mac = self.of(purpose).chain_update(text).finalize().into_bytes();
+        let mac = self.for_purpose(purpose).chain_update(text).finalize().into_bytes();
         URL_SAFE_NO_PAD.encode(&mac[..MAC_BYTES])
     }
 
@@ -75,10 +76,10 @@ impl Signer {
     pub fn is_mac(&self, purpose: &str, text: &str, mac: &str) -> bool {
         let mac = URL_SAFE_NO_PAD.decode(mac).unwrap_or_default();
         mac.len() == MAC_BYTES
-            && self.of(purpose).chain_update(text).verify_truncated_left(&mac).is_ok()
+            && self.for_purpose(purpose).chain_update(text).verify_truncated_left(&mac).is_ok()
     }
 
-    fn of(&self, purpose: &str) -> Hmac<Sha256> {
+    fn for_purpose(&self, purpose: &str) -> Hmac<Sha256> {
         let key = self.0.clone().chain_update("logcabin signed statements: ").chain_update(purpose);
         hmac(&key.finalize().into_bytes())
     }

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use logcabin_ops::history::{Layout, Output, Question, Source, run};
+use logcabin_ops::history::{Directories, Layout, Output, Question, Source, run};
 
-/// Show what uses how much space: by kind, room, user and day, in memory and on disk
+/// Show what uses how much space: by kind, room, user and day, and on disk
 ///
 /// Reads every record of a stopped server, or of a running one through its admin socket.
 #[derive(Debug, clap::Args)]
@@ -19,15 +19,16 @@ pub(super) struct Du {
 
 impl Du {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        let data_dir = self.at.load()?.server.data_dir;
-        let source = Source::open(&data_dir.to_string_lossy())?;
+        let config = self.at.load()?;
+        let source = Source::open(&config.server.data_dir.to_string_lossy())?;
         let mut text = Vec::new();
         let mut out = if self.json {
             Output::for_programs(&mut text)
         } else {
             Output::for_people(&mut text, Layout::of_stdout())
         };
-        run(&source, &Question::Usage, &mut out)?;
+        let directories = Some(Directories::configured(&config));
+        run(&source, &Question::Usage { directories }, &mut out)?;
         super::print(&String::from_utf8_lossy(&text))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -287,7 +287,7 @@ impl Command {
             Self::Why { source, what, at: At { at } } => {
                 (source, Question::Why { subject: Subject::of_words(&what)?, at })
             }
-            Self::Du { source } => (source, Question::Usage),
+            Self::Du { source } => (source, Question::Usage { directories: None }),
             Self::Verify { source } => (source, Question::Verify),
             Self::AuditSync {
                 source,

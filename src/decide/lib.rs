@@ -30,7 +30,7 @@ pub mod moderation;
 pub mod notice;
 pub mod oauth;
 mod permits;
-pub mod policy;
+pub mod policy_server;
 mod powers;
 pub mod presence;
 pub mod purge;
@@ -218,9 +218,9 @@ pub enum Refusal {
     /// The token is not valid (any more).
     #[error("the token is not known")]
     UnknownToken,
-    /// A policy server has not signed the event that this has become.
+    /// The proposal now adds an event that its room's policy server has not signed.
     #[error("others wrote to the room at the same time; try again")]
-    Unsigned,
+    SignatureMissing,
     /// The room's policy server refuses to sign the event.
     #[error("the room's policy server refused: {error}")]
     NotRecommended {

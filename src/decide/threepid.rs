@@ -1,9 +1,9 @@
 //! Third-party identifiers: their validation, ownership and publication.
 //!
-//! Decisions about an identifier depend on its stream, so that only one of two concurrent claims
-//! succeeds.
+//! A decision on who owns an identifier depends on the identifier's stream, so that only one of two
+//! concurrent claims succeeds.
 
-use ruma::OwnedUserId;
+use ruma::{OwnedUserId, UserId};
 
 pub use super::validated::Validated;
 
@@ -25,20 +25,22 @@ use logcabin_state::{State, validations::Validation};
 /// Request the validation of an identifier.
 #[derive(Clone, Debug)]
 pub struct RequestValidation {
-    /// The session id, if this client has none for it yet.
+    /// The session id to use, unless an unexpired validation with the same identifier, purpose and
+    /// client secret exists.
     pub sid: String,
     pub purpose: Purpose,
     pub threepid: Threepid,
     pub client_secret: TokenHash,
-    /// The hash of the token that completes it, if there is one.
+    /// The hash of the token that completes it, with the client's secret; `None` if nothing can
+    /// complete it.
     pub token: Option<TokenHash>,
-    /// The client's count of its requests.
+    /// The client's `send_attempt`: a higher one asks for another message.
     pub send_attempt: u64,
     /// When it expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// The most messages that unexpired validations may send to one address.
+    /// How many messages the unexpired validations of one address may cause in all.
     pub most_messages: u64,
 }
 
@@ -52,9 +54,10 @@ pub struct Requested {
 }
 
 impl RequestValidation {
-    /// Whether a message would be sent, as of `state`.
+    /// Whether it asks for a message that has not been sent yet, as of `state`. The limit on messages
+    /// may still refuse it.
     pub fn sends(&self, state: &State) -> bool {
-        !self.found(state).is_some_and(|found| self.was_seen(&found))
+        !self.found(state).is_some_and(|found| self.is_repeated_by(&found))
     }
 
     fn found(&self, state: &State) -> Option<Validation> {
@@ -62,10 +65,10 @@ impl RequestValidation {
         state.validations.find(&self.threepid, self.purpose, client_secret, self.now_ms)
     }
 
-    /// An attempt counts only once its message was sent; until then it can be repeated.
-    fn was_seen(&self, found: &Validation) -> bool {
-        let out = found.send_attempt == self.send_attempt && found.sent;
-        out || found.send_attempt > self.send_attempt
+    /// An attempt counts only after its message has been sent; until then it can be repeated.
+    fn is_repeated_by(&self, found: &Validation) -> bool {
+        let is_sent = found.send_attempt == self.send_attempt && found.sent;
+        is_sent || found.send_attempt > self.send_attempt
     }
 }
 
@@ -80,12 +83,12 @@ impl Proposal for RequestValidation {
         let validations = &commit.env.state.validations;
         let (threepid, now_ms) = (&self.threepid, self.now_ms);
         let found = self.found(&commit.env.state);
-        if let Some(found) = found.as_ref().filter(|found| self.was_seen(found)) {
+        if let Some(found) = found.as_ref().filter(|found| self.is_repeated_by(found)) {
             return Ok(Requested { sid: found.sid.clone(), send: false });
         }
-        let (messages, first_end_ms) = validations.messages(threepid, now_ms);
+        let (messages, first_expiry_ms) = validations.messages(threepid, now_ms);
         if messages >= self.most_messages {
-            let wait_ms = first_end_ms.unwrap_or(now_ms).saturating_sub(now_ms);
+            let wait_ms = first_expiry_ms.unwrap_or(now_ms).saturating_sub(now_ms);
             return Err(Refusal::TooManyMessages { wait_ms });
         }
         let sid = found.map_or_else(|| self.sid.clone(), |found| found.sid);
@@ -112,7 +115,7 @@ pub struct NoteSent {
     pub threepid: Threepid,
     /// The validation.
     pub sid: String,
-    /// The client's count of its requests.
+    /// The client's `send_attempt`.
     pub send_attempt: u64,
 }
 
@@ -157,17 +160,17 @@ impl Proposal for CompleteValidation {
         let Some(found) = found.filter(|found| found.client_secret == self.client_secret) else {
             return Ok(false);
         };
-        let right = found.is_completed_by(&self.token);
-        if right && found.validated_ms.is_none() {
+        let is_correct = found.is_completed_by(&self.token);
+        if is_correct && found.validated_ms.is_none() {
             commit.append(self.stream(), ValidationComplete { sid, validated_ms });
-        } else if !right && found.misses < limits::VALIDATION_MISSES {
+        } else if !is_correct && found.misses < limits::VALIDATION_MISSES {
             commit.append(self.stream(), ValidationMiss { sid });
         }
-        Ok(right)
+        Ok(is_correct)
     }
 }
 
-/// Use up a validation for something outside of the log, as proof of identity.
+/// Use up a validation that proved identity in user-interactive authentication.
 #[derive(Clone, Debug)]
 pub struct SpendValidation(pub Validated);
 
@@ -212,7 +215,7 @@ impl Proposal for ResetPassword {
 #[derive(Clone, Debug)]
 pub struct AddThreepid {
     pub user_id: OwnedUserId,
-    /// The identifier.
+    /// The proof that the user controls the identifier.
     pub validated: Validated,
 }
 
@@ -240,7 +243,7 @@ pub struct RemoveThreepid {
 }
 
 impl Proposal for RemoveThreepid {
-    /// Whether it existed.
+    /// Whether the account had it.
     type Outcome = bool;
 
     fn stream(&self) -> Stream {
@@ -257,6 +260,16 @@ impl Proposal for RemoveThreepid {
         commit.append(stream, ThreepidRemove { user_id, threepid });
         Ok(true)
     }
+}
+
+/// Refuses another binding of a user who has as many as there may be.
+pub fn may_bind(state: &State, user_id: &UserId) -> Result<(), Refusal> {
+    if state.threepids.bound(user_id).len() >= limits::THREEPIDS {
+        let limit = limits::THREEPIDS;
+        let reason = format!("A user has {limit} addresses on identity servers at most.");
+        return Err(Refusal::Forbidden(reason));
+    }
+    Ok(())
 }
 
 /// Record that an identifier was bound to a user on an identity server.
@@ -279,6 +292,7 @@ impl Proposal for NoteBound {
         let Self { user_id, threepid, id_server } = self.clone();
         let bound = commit.env.state.threepids.bound(&user_id);
         if !bound.contains(&(threepid.clone(), id_server.clone())) {
+            may_bind(&commit.env.state, &user_id)?;
             commit.append(self.stream(), ThreepidBind { user_id, threepid, id_server });
         }
         Ok(())

@@ -14,7 +14,7 @@ use super::{Durable, Engine, Rejected};
 use logcabin_base::limits;
 use logcabin_decide::{
     Env, Proposal, Refusal,
-    policy::{Signed, Unsigned, to_be_signed},
+    policy_server::{EventToSign, Signed, to_be_signed},
 };
 use logcabin_record::{Origin, Stream};
 
@@ -27,7 +27,7 @@ pub trait EventSigner: fmt::Debug + Send + Sync {
     fn turn(&self, stream: &Stream) -> BoxFuture<'static, OwnedMutexGuard<()>>;
 
     /// The policy server's signature of an event.
-    fn sign<'a>(&'a self, event: &'a Unsigned) -> BoxFuture<'a, Result<String, Refusal>>;
+    fn sign<'a>(&'a self, event: &'a EventToSign) -> BoxFuture<'a, Result<String, Refusal>>;
 }
 
 impl Engine {
@@ -67,10 +67,10 @@ impl Engine {
             };
             match self.commits.propose(origin.clone(), signed).await {
                 // The room has moved on: the event comes after others now.
-                Err(Rejected::Refused(Refusal::Unsigned)) => {}
+                Err(Rejected::Refused(Refusal::SignatureMissing)) => {}
                 other => return other,
             }
         }
-        Err(Refusal::Unsigned.into())
+        Err(Refusal::SignatureMissing.into())
     }
 }

@@ -6,7 +6,7 @@ pub mod branches;
 pub mod events;
 pub mod keyring;
 pub mod notifications;
-pub mod policy;
+pub mod policy_server;
 pub mod servers;
 pub mod sync;
 pub mod view;

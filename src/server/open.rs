@@ -25,9 +25,7 @@ use logcabin_base::{
     token_key,
 };
 use logcabin_cluster::Cluster;
-use logcabin_config::{
-    self as config, Config, MediaDir, OwnRate, RateLimits, ServerNotices, SharedSecret,
-};
+use logcabin_config::{self as config, Config, OwnRate, RateLimits, ServerNotices, SharedSecret};
 use logcabin_decide::{
     account::AccountLimit,
     ephemeral::Gather,
@@ -40,7 +38,7 @@ use logcabin_log::{
     archive::{ArchiveOptions, Archiver},
     store::{SledLog, SledOptions},
 };
-use logcabin_media::{self as media, shared_store::SharedStore};
+use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::admin::context::ActContext;
 use logcabin_outside::{
     appservice::{QueryClient, Services},
@@ -83,14 +81,6 @@ pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<
         archived: archiver.archived(),
         failure: archiver.failure(),
     });
-    let directories = observe::Directories {
-        data: config.server.data_dir.clone(),
-        archive: config.archive_dir(),
-        media: match &config.media.dir {
-            MediaDir::Auto => media::store::directory(&config.server.data_dir),
-            MediaDir::Path(path) => path.clone(),
-        },
-    };
     Arc::new(Observer {
         engine: Arc::clone(&core.engine),
         log: Arc::clone(&core.log.local),
@@ -99,7 +89,7 @@ pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<
         pushers: Arc::clone(&parts.pushers),
         cluster: parts.app.cluster.clone(),
         archive,
-        directories,
+        directories: observe::Directories::configured(config),
         last: Default::default(),
     })
 }

@@ -16,6 +16,7 @@ use logcabin_base::{
     metrics::{Disk, IntGauge, NONE, Reachable, metrics},
 };
 use logcabin_cluster::Cluster;
+use logcabin_config::{Config, MediaDir};
 use logcabin_engine::Engine;
 use logcabin_log::{
     AppendError,
@@ -57,6 +58,7 @@ pub struct Archive {
 }
 
 /// Where the data is.
+#[derive(Clone, Debug)]
 pub struct Directories {
     pub data: PathBuf,
     pub archive: Option<PathBuf>,
@@ -64,7 +66,17 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// Those of a data directory that nothing is configured for.
+    /// Where a configuration has them.
+    pub fn configured(config: &Config) -> Self {
+        let data = config.server.data_dir.clone();
+        let media = match &config.media.dir {
+            MediaDir::Auto => media::store::directory(&data),
+            MediaDir::Path(path) => path.clone(),
+        };
+        Self { data, archive: config.archive_dir(), media }
+    }
+
+    /// Where they are in a data directory by default.
     pub fn of(data_dir: &Path) -> Self {
         Self {
             data: data_dir.to_owned(),

@@ -286,7 +286,7 @@ pub const EVENTS_FOR_SERVER: usize = 100;
 /// Events of a room's state that are fetched one by one; for more, the whole state is.
 pub const EVENTS_ONE_BY_ONE: usize = 30;
 
-/// Events of other servers in one transaction (server-server API, "Transactions").
+/// Events in one transaction, received or sent (server-server API, "Transactions").
 pub const TRANSACTION_PDUS: usize = 50;
 
 /// The body of a transaction, in bytes: `TRANSACTION_PDUS` events of the largest size, and EDUs.

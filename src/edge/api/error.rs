@@ -82,7 +82,7 @@ impl From<Refusal> for ApiError {
             }
             Refusal::CannotOverwriteMedia => Self::new(ErrorCode::CannotOverwriteMedia, text),
             Refusal::UnknownToken => Self::unknown_token(false),
-            Refusal::Unsigned => Self::unavailable(text),
+            Refusal::SignatureMissing => Self::unavailable(text),
             // In its own words (server-server API, "Validating policy server signatures").
             Refusal::NotRecommended { status, errcode, error } => {
                 let status = StatusCode::from_u16(status).ok();

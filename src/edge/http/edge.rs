@@ -35,7 +35,7 @@ use super::{
     gather::{self, declared},
     outgoing::{ConnectionPermit, ConnectionsByAddress, Outgoing, Recipient},
     request_metrics::{Measured, answered_nowhere, trace},
-    table::{Answering, Call, Route, Routes},
+    table::{AnswerFuture, Call, Route, Routes},
     throttle::{Spent, Throttle},
 };
 use logcabin_base::{
@@ -289,7 +289,7 @@ impl<A: App> Edge<A> {
         head: RequestHead,
         body: &mut Unread<S>,
         request_id: &Arc<str>,
-    ) -> Result<(Result<Answering, ApiError>, Option<ErrorRenderer>), ApiError>
+    ) -> Result<(Result<AnswerFuture, ApiError>, Option<ErrorRenderer>), ApiError>
     where
         S: Stream<Item = Result<D, E>> + Send + 'static,
         D: Buf + 'static,
@@ -315,7 +315,7 @@ impl<A: App> Edge<A> {
         head: RequestHead,
         unread: &mut Unread<S>,
         request_id: &Arc<str>,
-    ) -> Result<Answering, ApiError>
+    ) -> Result<AnswerFuture, ApiError>
     where
         S: Stream<Item = Result<D, E>> + Send + 'static,
         D: Buf + 'static,
@@ -459,7 +459,7 @@ impl<A: App> Edge<A> {
             shutdown: self.shutdown.clone(),
         };
         let is_write = is_write(&call.method);
-        let answer: Result<Answering, ApiError> = match turned_away {
+        let answer: Result<AnswerFuture, ApiError> = match turned_away {
             Some(answer) => Ok(Box::pin(std::future::ready(answer))),
             None => (route.handler)(call, args),
         };

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, header::CONTENT_LENGTH};
 
-use super::{ApiError, CallerIdentity, incoming, table::Answering};
+use super::{ApiError, CallerIdentity, incoming, table::AnswerFuture};
 use logcabin_base::{
     arrival::Pace,
     bodies::{self, BodyBudget, Full, Principal},
@@ -166,9 +166,9 @@ pub(super) fn full(error: Full) -> ApiError {
 
 /// The answer, unless the request has to make room for others before.
 pub(super) fn until(
-    answer: Answering,
+    answer: AnswerFuture,
     dropped: impl Future<Output = ()> + Send + 'static,
-) -> Answering {
+) -> AnswerFuture {
     Box::pin(async move {
         tokio::select! {
             biased;

@@ -3,9 +3,9 @@
 //! Paths come from the request types, all versions of them. Matching is done on the raw path, and
 //! the segments are percent-decoded afterwards, so that an encoded slash stays within its segment.
 //!
-//! What these lack is added at registration: the configured prefixes instead of `/_matrix`,
-//! `/.well-known/svc` beside `/.well-known/matrix`, the path of an empty state key, and one
-//! trailing slash more or less.
+//! Registration adds what the request types lack: the configured prefixes instead of `/_matrix`,
+//! `/.well-known/svc` beside `/.well-known/matrix`, and the path of an empty state key. A trailing
+//! slash is ignored.
 
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -33,7 +33,7 @@ pub struct Table<A> {
     problem: Option<TableError>,
 }
 
-/// Two endpoints cannot be told apart, or a path cannot be matched.
+/// Why the table cannot be built.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TableError {
     #[error("{method} {path} is registered twice")]
@@ -60,7 +60,7 @@ pub struct Served {
     pub method: Method,
     /// The path, with the names of its parameters in braces.
     pub path: String,
-    /// Whether an access token is needed.
+    /// The credentials that it requires.
     pub access: Access,
     /// Its rate limit class; `None` if it is not limited.
     pub class: Option<Class>,
@@ -89,10 +89,10 @@ pub(super) struct Call<A> {
     pub(super) shutdown: Shutdown,
 }
 
-pub(super) type Answering = BoxFuture<'static, Result<Reply, ApiError>>;
+pub(super) type AnswerFuture = BoxFuture<'static, Result<Reply, ApiError>>;
 /// Every handler has this one shape, so that the router knows nothing of request types. Decoding
 /// happens before the future is made: the future holds only the typed request.
-type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<Answering, ApiError> + Send + Sync;
+type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<AnswerFuture, ApiError> + Send + Sync;
 
 /// One endpoint.
 pub(super) struct Route<A> {
@@ -116,7 +116,7 @@ pub(super) struct Route<A> {
 /// What a handler of the requests `R` is given besides the request.
 type CxOf<A, R> = Cx<A, <<R as Endpoint>::Gate as Gate>::Caller>;
 
-/// The endpoints of one path. There are few: a list is looked through faster than a map.
+/// The endpoints of one path. There are few, so searching a list is faster than a map.
 type Methods<A> = Vec<(Method, Arc<Route<A>>)>;
 
 impl<A: Send + Sync + 'static> Table<A> {
@@ -147,6 +147,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         if let Some(reason) = misfit(&R::METHOD, R::MARKED, rate) {
             self.problem.get_or_insert(TableError::Policy { method: R::METHOD, path, reason });
         }
+        // Suspended users may still read.
         open_to.suspended |= R::METHOD == Method::GET;
         let class = match rate {
             Rate::Of(class) => Some(class),
@@ -240,7 +241,7 @@ impl<A: Send + Sync + 'static> Table<A> {
     }
 }
 
-/// The paths under which what ruma calls `path` is served.
+/// All paths at which an endpoint with ruma's `path` is served.
 fn aliases(prefixes: &[String], path: &str) -> Vec<String> {
     let mut served: Vec<String> = if let Some(rest) = path.strip_prefix("/_matrix/") {
         prefixes.iter().map(|prefix| format!("{prefix}/{rest}")).collect()
@@ -293,7 +294,7 @@ impl<A> Call<A> {
     }
 }
 
-/// Why an endpoint may not have this rate, if it may not.
+/// Why an endpoint may not have this rate; `None` if it may.
 fn misfit(method: &Method, marked: bool, rate: Rate) -> Option<&'static str> {
     match rate {
         Rate::Cheap if is_write(method) => Some("a write is limited, or says why it is not"),
@@ -342,7 +343,7 @@ type RouteMatch<'a, 'p, A> = (&'a Route<A>, Vec<Cow<'p, str>>);
 pub(super) struct Routes<A>(Router<Methods<A>>);
 
 impl<A> Routes<A> {
-    /// The endpoint of a request and the parameters in its path.
+    /// The endpoint of a request and the parameters in its path. HEAD finds the endpoint of GET.
     pub(super) fn find<'a, 'p>(
         &'a self,
         method: &Method,

@@ -1,4 +1,5 @@
-//! Storage use: records by room, user, kind and day, the projections, and the files beside the log.
+//! Storage use: of records by room, user, kind and day; of the projections; and of the data
+//! directory's parts on disk.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,52 +14,53 @@ use logcabin_record::Record;
 use logcabin_service::{observe::Directories, tally::sizes};
 use logcabin_state::{SECTIONS, Section};
 
-/// How many rooms and users are listed.
-const LARGEST: usize = 20;
+/// How many rooms, and how many users, are listed at most.
+const MOST_LISTED: usize = 20;
 
 /// The storage use of a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct Usage {
     /// All records together.
-    pub log: Share,
-    /// The files of the data directory, by purpose, with their size on disk.
+    pub log: RecordTotals,
+    /// The parts of the data directory and their sizes on disk; empty unless a data directory was
+    /// opened.
     pub disk: Vec<NamedSize>,
     /// Records by kind, the largest first.
-    pub kinds: Vec<Share>,
+    pub kinds: Vec<RecordTotals>,
     /// Records by room, the largest first; only the largest are listed.
-    pub rooms: Vec<Share>,
+    pub rooms: Vec<RecordTotals>,
     /// Records by the user who caused them, with the user's uploads, the largest first; only the
     /// largest are listed.
-    pub users: Vec<UserShare>,
+    pub users: Vec<UserTotals>,
     /// Records by day, in order.
-    pub days: Vec<Share>,
+    pub days: Vec<RecordTotals>,
     /// The projections, the largest first: the size of each in a snapshot, which is less than in
     /// memory.
     pub projections: Vec<NamedSize>,
 }
 
-/// Some of the records.
+/// The totals of records with something in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Share {
-    /// The common property.
+pub struct RecordTotals {
+    /// What they have in common, such as a room id; `log` for all.
     pub name: String,
     /// The number of records.
     pub records: u64,
-    /// The bytes of their frames, without what was erased.
+    /// The bytes of their frames before compression, without what was erased.
     pub bytes: u64,
-    /// The bytes of erased payloads.
+    /// The bytes that were erased from their payloads.
     pub erased: u64,
 }
 
-/// A user's share.
+/// The totals of a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct UserShare {
+pub struct UserTotals {
     /// The user's records.
     #[serde(flatten)]
-    pub share: Share,
+    pub share: RecordTotals,
     /// The number of uploads.
     pub files: u64,
-    /// The bytes of the uploads; equal files count each.
+    /// The bytes of the uploads: every one counts, even of identical files.
     pub file_bytes: u64,
 }
 
@@ -69,7 +71,7 @@ pub struct NamedSize {
     pub bytes: u64,
 }
 
-impl Share {
+impl RecordTotals {
     fn add(&mut self, record: &Record) {
         let (bytes, erased) = sizes(record);
         self.records += 1;
@@ -78,11 +80,15 @@ impl Share {
     }
 }
 
-/// Reads every record of `source`, and what lies beside it.
-pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
-    let mut log = Share { name: "log".to_owned(), ..Share::default() };
-    let (mut kinds, mut rooms, mut users, mut days) =
-        (Shares::default(), Shares::default(), Shares::default(), Shares::default());
+/// Reads every record of `source`, and measures its data directory, if it has one.
+pub fn usage(source: &Source, directories: Option<&Directories>) -> Result<Usage, HistoryError> {
+    let mut log = RecordTotals { name: "log".to_owned(), ..RecordTotals::default() };
+    let (mut kinds, mut rooms, mut users, mut days) = (
+        TotalsByName::default(),
+        TotalsByName::default(),
+        TotalsByName::default(),
+        TotalsByName::default(),
+    );
     let history = History::walk(source, |record| {
         let header = &record.header;
         log.add(record);
@@ -95,10 +101,10 @@ pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
         }
         days.add(&Time(header.time_ms).date(), record);
     })?;
-    let mut users: BTreeMap<String, UserShare> = users
+    let mut users: BTreeMap<String, UserTotals> = users
         .0
         .into_iter()
-        .map(|(name, share)| (name, UserShare { share, ..UserShare::default() }))
+        .map(|(name, share)| (name, UserTotals { share, ..UserTotals::default() }))
         .collect();
     for file in history.media(None) {
         let Some(user_id) = file.user_id else { continue };
@@ -109,9 +115,9 @@ pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
     }
     let mut users: Vec<_> = users.into_values().collect();
     users.sort_by_key(|user| std::cmp::Reverse(user.share.bytes + user.file_bytes));
-    users.truncate(LARGEST);
+    users.truncate(MOST_LISTED);
     let mut rooms = rooms.largest_first();
-    rooms.truncate(LARGEST);
+    rooms.truncate(MOST_LISTED);
     let mut days: Vec<_> = days.0.into_values().collect();
     days.sort_by(|a, b| a.name.cmp(&b.name));
     let state = history.state();
@@ -123,7 +129,7 @@ pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
     projections.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     Ok(Usage {
         log,
-        disk: source.dir().map(on_disk).unwrap_or_default(),
+        disk: source.dir().map(|dir| on_disk(dir, directories)).unwrap_or_default(),
         kinds: kinds.largest_first(),
         rooms,
         users,
@@ -134,12 +140,12 @@ pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
 
 /// Records by a common property.
 #[derive(Default)]
-struct Shares(HashMap<String, Share>);
+struct TotalsByName(HashMap<String, RecordTotals>);
 
-impl Shares {
+impl TotalsByName {
     fn add(&mut self, name: &str, record: &Record) {
         if !self.0.contains_key(name) {
-            let share = Share { name: name.to_owned(), ..Share::default() };
+            let share = RecordTotals { name: name.to_owned(), ..RecordTotals::default() };
             self.0.insert(name.to_owned(), share);
         }
         if let Some(share) = self.0.get_mut(name) {
@@ -147,15 +153,18 @@ impl Shares {
         }
     }
 
-    fn largest_first(self) -> Vec<Share> {
+    fn largest_first(self) -> Vec<RecordTotals> {
         let mut shares: Vec<_> = self.0.into_values().collect();
         shares.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         shares
     }
 }
 
-/// The size on disk of each directory in a data directory. A missing one has no size.
-fn on_disk(data_dir: &Path) -> Vec<NamedSize> {
-    let sizes = Directories::of(data_dir).sizes().into_iter();
-    sizes.map(|(part, bytes)| NamedSize { name: part.name().to_owned(), bytes }).collect()
+/// The size on disk of each part of a data directory, 0 if it is missing.
+fn on_disk(data_dir: &Path, directories: Option<&Directories>) -> Vec<NamedSize> {
+    let sizes = directories.map_or_else(|| Directories::of(data_dir).sizes(), Directories::sizes);
+    sizes
+        .into_iter()
+        .map(|(part, bytes)| NamedSize { name: part.name().to_owned(), bytes })
+        .collect()
 }

@@ -37,6 +37,7 @@ pub mod why;
 
 pub use crate::source::{Source, SourceError};
 pub use check::Report;
+pub use logcabin_service::observe::Directories;
 pub use moment::Moment;
 pub use query::History;
 pub use render::report as render_report;

@@ -10,7 +10,7 @@ use super::{
     audit::Audit,
     check::{Outcome, Report},
     diff::Diff,
-    du::{NamedSize, Share, Usage},
+    du::{NamedSize, RecordTotals, Usage},
     query::{ErasureView, EventRow, RecordView, RoomRow, Stats, UserRow},
     rows::{AliasRow, DeviceRow, MediaRow, MemberRow, PusherRow, TokenRow, UserView},
     step::Step,
@@ -666,7 +666,7 @@ pub(super) fn usage(usage: &Usage, look: &Layout) -> String {
             [(part.name.clone(), BOLD), (bytes(part.bytes), PLAIN)]
         })
     };
-    let shares = |title: &'static str, shares: &[Share]| {
+    let shares = |title: &'static str, shares: &[RecordTotals]| {
         let columns = [
             (title, ColumnLayout::Flexible),
             ("RECORDS", ColumnLayout::Right),

@@ -22,6 +22,7 @@ use logcabin_record::{
     Offset, Record,
     command::{Body as _, ReportCreate},
 };
+use logcabin_service::observe::Directories;
 
 /// A question about a log.
 #[derive(Clone, Debug)]
@@ -58,7 +59,10 @@ pub enum Question {
         at: Option<Moment>,
     },
     /// Storage use.
-    Usage,
+    Usage {
+        /// Where the parts of the data directory are; `None` for their default places.
+        directories: Option<Directories>,
+    },
     /// Whether the log is intact.
     Verify,
     /// Whether syncs told a user what the log says they should have.
@@ -228,7 +232,9 @@ pub fn run(
             let steps = why(source, subject, *at)?;
             out.put_all(&steps, render::why)?;
         }
-        Question::Usage => out.put(&usage(source)?, render::usage)?,
+        Question::Usage { directories } => {
+            out.put(&usage(source, directories.as_ref())?, render::usage)?;
+        }
         Question::Verify => {
             let report = check::check_all(source, None)?;
             out.put(&report, render::report)?;

@@ -2,9 +2,9 @@
 //! concern them (application service API).
 //!
 //! ```text
-//! registration files ─ registration → Services ─ who may be whom, whose a name is → api
+//! registration files ─ registration → Services ─ who may act as whom, which names are reserved → api
 //! log ─ interest → what concerns a service ─ transaction → JSON ─ deliver → service
-//! questions (a user, an alias, a ping) ─ ask → the service
+//! questions (a user, an alias, a ping) ─ query → the service
 //! ```
 
 mod deliver;
@@ -37,7 +37,7 @@ pub struct Service {
     as_token: TokenHash,
     /// The token with which this server authenticates there.
     hs_token: Secret,
-    /// The user as whom it acts by default.
+    /// The user that it acts as by default.
     pub sender: OwnedUserId,
     users: Vec<Namespace>,
     aliases: Vec<Namespace>,
@@ -45,10 +45,12 @@ pub struct Service {
     rate_limited: bool,
     /// The networks that it bridges.
     pub protocols: Vec<String>,
-    /// Whether it receives ephemeral events: receipts, typing, presence.
+    /// Whether it receives receipts, typing and presence (`receive_ephemeral`), and messages to its
+    /// users' devices.
     ephemeral: bool,
-    /// Whether it expects ephemeral events under the name of their proposal (MSC2409).
-    old_names: bool,
+    /// Whether ephemeral events are also sent under the name in MSC2409, because only the old key
+    /// is in its registration.
+    old_ephemeral_name: bool,
     /// Whether its users use encryption and receive the necessary data in transactions (MSC3202).
     encryption: bool,
 }
@@ -61,7 +63,7 @@ impl PartialEq for Service {
 
 impl Eq for Service {}
 
-/// A namespace.
+/// Names that match a regular expression; if `exclusive`, nobody else may create them.
 #[derive(Clone, Debug)]
 struct Namespace {
     regex: Regex,
@@ -77,7 +79,7 @@ fn any_exclusive(namespaces: &[Namespace], name: &str) -> bool {
 }
 
 impl Service {
-    /// Whether it may act as this user: a local user in its namespace, or its own.
+    /// Whether it may act as this user: its sender, or a local user in its namespaces.
     pub fn owns_user(&self, user_id: &UserId) -> bool {
         self.sender == user_id
             || (user_id.server_name() == self.sender.server_name()
@@ -95,7 +97,7 @@ impl Service {
     }
 
     /// Whether this user id is reserved for this service.
-    fn has_for_itself(&self, user_id: &UserId) -> bool {
+    fn reserves_user(&self, user_id: &UserId) -> bool {
         self.sender == user_id
             || (user_id.server_name() == self.sender.server_name()
                 && any_exclusive(&self.users, user_id.as_str()))
@@ -140,12 +142,12 @@ impl Services {
         Ok(Self(services))
     }
 
-    /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.0.iter()
     }
 
-    /// The service with this token. Takes the same time for all.
+    /// The service with this token. Takes the same time for every token, so that timing tells
+    /// nothing about it.
     pub fn by_token(&self, token: &TokenHash) -> Option<Arc<Service>> {
         let mut found = u64::MAX;
         for (index, service) in (0_u64..).zip(&self.0) {
@@ -159,7 +161,7 @@ impl Services {
     /// service are exempt unless its registration says otherwise. Users in a namespace that is not
     /// exclusive are ordinary users for whom the service may act, so quotas do apply to them.
     pub fn exempt(&self, user_id: &UserId) -> bool {
-        self.0.iter().any(|of| of.has_for_itself(user_id) && of.is_exempt(user_id))
+        self.0.iter().any(|service| service.reserves_user(user_id) && service.is_exempt(user_id))
     }
 
     /// Whether this user is reserved for somebody other than `caller`.

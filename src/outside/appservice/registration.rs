@@ -157,7 +157,7 @@ fn parse(path: &Path, text: &str, server: &ServerName) -> Result<Service, Regist
         protocols: file.protocols.unwrap_or_default(),
         ephemeral,
         // For services that know only its first name.
-        old_names: file.receive_ephemeral.is_none() && file.push_ephemeral.is_some(),
+        old_ephemeral_name: file.receive_ephemeral.is_none() && file.push_ephemeral.is_some(),
         encryption,
     })
 }
@@ -224,7 +224,7 @@ com.example.unknown: [1, {a: b}]
         let service = service(BRIDGE).unwrap();
         assert_eq!(service.id, "echo");
         assert_eq!(service.sender, user_id!("@echobot:test"));
-        assert!(service.ephemeral && service.old_names && service.encryption);
+        assert!(service.ephemeral && service.old_ephemeral_name && service.encryption);
         assert!(service.owns_user(user_id!("@echo_1:test")));
         assert!(service.owns_user(user_id!("@echobot:test")));
         assert!(!service.owns_user(user_id!("@echo_1:elsewhere")));

@@ -61,7 +61,7 @@ pub(super) fn pack(
                 to_raw(&json!({ "type": "m.typing", "room_id": room_id, "content": content }))
             }
         });
-        put("ephemeral", MSC2409, to_raw(&passing.collect::<Vec<_>>()), service.old_names);
+        put("ephemeral", MSC2409, to_raw(&passing.collect::<Vec<_>>()), service.old_ephemeral_name);
     }
     let mut received: BTreeMap<(OwnedUserId, OwnedDeviceId), Offset> = BTreeMap::new();
     if !found.to_device.is_empty() {

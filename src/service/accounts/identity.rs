@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use logcabin_config::IdentityServer;
-use logcabin_decide::threepid::{NoteBound, NoteUnbound};
+use logcabin_decide::threepid::{NoteBound, NoteUnbound, may_bind};
 use logcabin_engine::{Engine, Rejected};
 use logcabin_outside::outbound::{Outbound, OutboundRequest, OutboundResponse};
 use logcabin_record::{Origin, address as threepid, threepid::Threepid};
@@ -98,6 +98,7 @@ pub async fn bind(
         return Err(IdentityError::Ids);
     }
     let server = trusted(app, &id_server)?;
+    may_bind(&app.engine.state(), user_id).map_err(Rejected::Refused)?;
     let body = json!({ "sid": sid, "client_secret": client_secret, "mxid": user_id });
     let answer = ask(app, &server, Method::POST, "/identity/v2/3pid/bind", |_, ask| {
         ask.json(&body).header(AUTHORIZATION, &format!("Bearer {id_access_token}"))

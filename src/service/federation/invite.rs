@@ -24,7 +24,7 @@ use logcabin_decide::{
     quota::InviteOverflow,
 };
 use logcabin_outside::federation::FederationRequest;
-use logcabin_read::{events::as_shown, policy::policy_server, servers::admits};
+use logcabin_read::{events::as_shown, policy_server::policy_server, servers::admits};
 use logcabin_record::{
     Offset, Origin, event_format::has_chosen_ids, lax_object::LaxObject,
     room_version::ROOM_VERSIONS,

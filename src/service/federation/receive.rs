@@ -19,7 +19,7 @@ use logcabin_decide::{
     is_local,
 };
 use logcabin_engine::Engine;
-use logcabin_read::{policy::policy_server, servers::admits};
+use logcabin_read::{policy_server::policy_server, servers::admits};
 use logcabin_record::{
     Origin,
     event_format::{Pair, has_chosen_ids},

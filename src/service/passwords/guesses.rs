@@ -60,7 +60,7 @@ impl Guesses {
             let user = self.hasher.hash_one(guess.name);
             if let Err(wait) = self.for_user.take(user, now) {
                 // It is not checked, so it does not count for this address.
-                attempt.did_not_count();
+                attempt.refund();
                 return Err(wait);
             }
             attempt.user = Some(user);
@@ -82,7 +82,7 @@ impl Guesses {
 
 impl Attempt<'_> {
     /// It was right, or could not be checked.
-    pub(super) fn did_not_count(self) {
+    pub(super) fn refund(self) {
         self.guesses.of_address.give_back(&self.address);
         if let Some(user) = &self.user {
             self.guesses.for_user.give_back(user);

@@ -1,6 +1,6 @@
 //! Passwords: the rules for new ones ([`policy`]), their hashes ([`hasher`]), and limits on guesses
-//! ([`guesses`]). Guesses cost others at most a little of one processor: excessive ones are not
-//! hashed, hashes are computed at a low priority, and the queue is short.
+//! ([`guesses`]). Guessing slows others only a little: guesses beyond the limits are not hashed,
+//! hashes are computed at a low priority, and the queue is short.
 
 mod guesses;
 mod hasher;
@@ -18,7 +18,7 @@ use self::{guesses::Guesses, hasher::Hasher};
 use logcabin_config as config;
 use logcabin_record::command::Secret;
 
-/// Makes and checks password hashes.
+/// Makes and checks password hashes, and limits wrong guesses.
 pub struct Passwords {
     hasher: Hasher,
     guesses: Option<Guesses>,
@@ -28,16 +28,15 @@ pub struct Passwords {
 
 type OnWrong = Box<dyn Fn(Guess<'_>) + Send + Sync>;
 
-/// Why a password was not checked.
+/// Why a password was neither hashed nor checked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Denied {
     /// Too many wrong passwords; the time is how long to wait.
     #[error("Too many wrong passwords were tried.")]
     TooOften(Duration),
-    /// The queue is full.
+    /// The queue is full; the time is how long to wait.
     #[error("Too many passwords are being checked.")]
     Busy(Duration),
-    /// The server shuts down.
     #[error("The server is shutting down.")]
     Closed,
 }
@@ -53,10 +52,10 @@ pub enum Verdict {
     },
 }
 
-/// The claimed user, and the address.
+/// The user name that was claimed, and the address it came from.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess<'a> {
-    /// The given name in a form in which all its spellings are equal. It need not be anyone's.
+    /// The name as given, normalised so that all its spellings are equal. It need not be anyone's.
     pub name: &'a str,
     /// The address that the request came from.
     pub client: IpAddr,
@@ -71,8 +70,8 @@ impl Passwords {
         }
     }
 
-    /// Has `tell` called with each wrong password from now on, where they are limited. To be called
-    /// once.
+    /// Calls `tell` for each wrong password from now on, unless guesses are unlimited. Only the
+    /// first call has an effect.
     pub fn on_wrong(&self, tell: impl Fn(Guess<'_>) + Send + Sync + 'static) {
         let _ = self.on_wrong.set(Box::new(tell));
     }
@@ -94,8 +93,9 @@ impl Passwords {
         self.hasher.hash(password).await
     }
 
-    /// Whether `password` is the one that `stored` is the hash of. Without a hash, it takes the
-    /// same time and returns the same, so that nobody can learn whether an account exists.
+    /// Whether `password` is the one that `stored` is the hash of. Without a hash, it takes as long
+    /// as with one and returns [`Verdict::Wrong`], so that nobody can learn whether an account
+    /// exists.
     ///
     /// # Errors
     /// When there were too many wrong passwords before, the queue is full, or the server shuts
@@ -118,13 +118,13 @@ impl Passwords {
                     tell(guess);
                 }
             }
-            (_, Some(attempt)) => attempt.did_not_count(),
+            (_, Some(attempt)) => attempt.refund(),
         }
         verdict
     }
 
-    /// Notes that this user was active from this address: guesses from elsewhere do not affect
-    /// logins there.
+    /// Notes that this user was active at this address: guesses from other addresses then cannot
+    /// lock the user out here.
     pub fn seen(&self, user_id: &UserId, client: IpAddr) {
         if let Some(guesses) = &self.guesses {
             guesses.seen(user_id.as_str(), client);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn guesses_from_many_addresses_do_not_lock_the_owner_out_where_they_are_at_home() {
+    async fn guesses_from_many_addresses_do_not_lock_the_owner_out_at_a_known_address() {
         let passwords = passwords();
         let stored = passwords.hash("correct horse".to_owned()).await.unwrap();
         passwords.seen(ruma::user_id!("@ann:x"), IpAddr::from([10, 0, 0, 200]));

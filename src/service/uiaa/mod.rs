@@ -522,7 +522,7 @@ impl Sessions {
             return Err(match failure {
                 Failure::Final(error) => Unfinished::Failed(error),
                 Failure::Retry(denied) => {
-                    if let Some(waiting) = stages::to_wait_for(auth) {
+                    if let Some(waiting) = stages::kept_for_repeat(auth) {
                         progress.waiting = Some(waiting);
                     }
                     self.ask(&session, &progress.completed, Some(denied)).into()

@@ -1,4 +1,5 @@
-//! The stages: what each asks of a client and what it proves.
+//! The stages of registration, from the configuration, and the proofs of stages. They are checked in
+//! `edge/api/auth/uiaa/stages.rs`.
 
 use std::{collections::BTreeMap, fs, sync::Arc};
 
@@ -14,7 +15,7 @@ use logcabin_decide::threepid::Validated;
 use logcabin_outside::mail::Messages;
 use logcabin_record::{command::TokenHash, threepid::Medium};
 
-/// The configuration of the stages.
+/// What registration demands, and what its stages need.
 #[derive(Debug)]
 pub struct Stages {
     pub registration: Arc<Offer>,
@@ -23,10 +24,11 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// The stages of this configuration.
+    /// Reads the stages from the configuration.
     ///
     /// # Errors
-    /// When a required stage lacks its configuration: which one, and what it needs.
+    /// When a required stage lacks its configuration, or the captcha or the terms cannot be read. The
+    /// text says which, and why.
     pub fn load(
         registration: &config::Registration,
         captcha: &config::Captcha,
@@ -53,7 +55,7 @@ impl Stages {
         let mut flows: Vec<Vec<AuthType>> = vec![Vec::new()];
         let mut params = Map::new();
         for requirement in &registration.require {
-            let mut longer = Vec::new();
+            let mut extended = Vec::new();
             for stage in &requirement.0 {
                 let needs = |what: &str| {
                     format!("registration.require has \"{}\", which needs {what}", stage.as_str())
@@ -81,17 +83,17 @@ impl Stages {
                     RegistrationStage::Msisdn if messages.reach(Medium::Msisdn) => AuthType::Msisdn,
                     RegistrationStage::Msisdn => return Err(needs("sms.url")),
                 };
-                // In a choice, "dummy" means none of the other stages.
-                let none = auth_type == AuthType::Dummy && requirement.0.len() > 1;
+                // In a choice, "dummy" adds no stage.
+                let adds_nothing = auth_type == AuthType::Dummy && requirement.0.len() > 1;
                 for flow in &flows {
                     let mut flow = flow.clone();
-                    if !none && !flow.contains(&auth_type) {
+                    if !adds_nothing && !flow.contains(&auth_type) {
                         flow.push(auth_type.clone());
                     }
-                    longer.push(flow);
+                    extended.push(flow);
                 }
             }
-            flows = longer;
+            flows = extended;
         }
         for flow in flows.iter_mut().filter(|flow| flow.is_empty()) {
             flow.push(AuthType::Dummy);
@@ -108,17 +110,18 @@ pub enum Proof {
     Done,
     /// The user's identity.
     User(OwnedUserId),
-    /// The ownership of this address or number. Except in a registration, it belongs to an account.
+    /// Ownership of this address or number. Outside registration, an account has it.
     Threepid(Validated),
-    /// The knowledge of this valid registration token.
+    /// Knowledge of this valid registration token.
     Token(TokenHash),
-    /// The acceptance of these documents, by name and version.
+    /// Acceptance of these documents, by name and version.
     Terms(BTreeMap<String, String>),
 }
 
-/// What is kept of an attempt to repeat it: nothing, unless it may succeed while the client waits.
+/// What is kept of an attempt so that it can be repeated: nothing, unless it may succeed while the
+/// client waits.
 /// Then only the identifying members are kept, because clients may send anything else.
-pub(super) fn to_wait_for(auth: &AuthData) -> Option<AuthData> {
+pub(super) fn kept_for_repeat(auth: &AuthData) -> Option<AuthData> {
     let mut kept = auth.clone();
     let (credentials, session) = match &mut kept {
         AuthData::EmailIdentity(given) => (&mut given.thirdparty_id_creds, &mut given.session),
@@ -146,11 +149,11 @@ mod tests {
                 },
             });
             let given: AuthData = serde_json::from_value(given).unwrap();
-            let kept = serde_json::to_value(to_wait_for(&given).unwrap()).unwrap();
+            let kept = serde_json::to_value(kept_for_repeat(&given).unwrap()).unwrap();
             assert_eq!(kept["threepid_creds"], json!({ "sid": "1", "client_secret": "s" }));
             assert_eq!(kept["session"], serde_json::Value::Null);
         }
         let other = json!({ "type": "m.login.registration_token", "token": "x", "session": "x" });
-        assert!(to_wait_for(&serde_json::from_value(other).unwrap()).is_none());
+        assert!(kept_for_repeat(&serde_json::from_value(other).unwrap()).is_none());
     }
 }

@@ -4,3 +4,4 @@
 mod account;
 mod oauth;
 mod quota;
+mod threepid;

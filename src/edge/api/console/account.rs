@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderValue, header::SET_COOKIE};
 
-use super::{login, visitor::served};
+use super::{login, visitor::require_enabled};
 use crate::{
     api::{
         browser::page::AnyBrowser,
@@ -33,14 +33,14 @@ endpoint! {
 }
 
 pub(super) async fn set_out(cx: Cx<Server, ()>, _: BeginSignIn) -> Result<Reply, ApiError> {
-    served(&cx.app.config.console)?;
+    require_enabled(&cx.app.config.console)?;
     let attempt = Attempt::begin();
     let cookie = cookie(&cx.app.config.server, attempt.secret(), limits::CONSOLE_LOGIN.as_secs())?;
     Ok(see(&attempt.location(&cx.app)?)?.with_header(SET_COOKIE, cookie))
 }
 
 pub(super) async fn arrive(cx: Cx<Server, ()>, request: SignInCallback) -> Result<Reply, ApiError> {
-    served(&cx.app.config.console)?;
+    require_enabled(&cx.app.config.console)?;
     let forget = cookie(&cx.app.config.server, "", 0)?;
     let reply = match console_client::arrive(&cx, &request.headers).await {
         Ok(token) => {

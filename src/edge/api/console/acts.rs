@@ -141,7 +141,7 @@ pub(super) async fn submit(cx: Cx<Server, Visitor>, request: ActOrder) -> Result
         Ok(Outcome::Done(result)) => {
             let body = match is_proof {
                 true => proofs::made(&result),
-                false => done(visitor.session().user_id.as_str(), &result),
+                false => done(visitor.browser_session().user_id.as_str(), &result),
             };
             Ok(visitor.page(&format!("{}: done", form.title), "", body).reply())
         }
@@ -172,7 +172,7 @@ async fn carry_out(
     order: Order<Value>,
 ) -> Result<Result<Outcome<Value>, ActError>, ApiError> {
     let context = Arc::clone(&cx.app.context);
-    let origin = cx.called_by(visitor.session().clone()).origin();
+    let origin = cx.called_by(visitor.browser_session().clone()).origin();
     let work = async move { registry::carry_out(&name, order, &context, origin).await };
     tokio::spawn(work).await.map_err(ApiError::internal)
 }

@@ -217,7 +217,7 @@ fn decided(view: &RecordView) -> Option<&str> {
 }
 
 pub(super) async fn live(cx: Cx<Server, Visitor>, request: Live) -> Result<Reply, ApiError> {
-    let session = cx.caller.session().clone();
+    let session = cx.caller.browser_session().clone();
     let Live { kind, room, user, headers } = request;
     let wanted = FeedRequest { from: None, since: None, follow: true, room, user, kind, headers };
     changes::open(Arc::clone(&cx.app), session, cx.shutdown.clone(), &wanted, FeedFormat::Events)

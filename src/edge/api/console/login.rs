@@ -7,7 +7,9 @@ use maud::html;
 
 use super::{
     parts::encoded,
-    visitor::{COOKIE_NAME, cookie as given, login_first, of_this_site, see_other, served},
+    visitor::{
+        COOKIE_NAME, cookie as given, login_first, require_enabled, require_same_site, see_other,
+    },
 };
 use crate::{
     api::{
@@ -66,7 +68,7 @@ impl LoginParts for Received<'_> {
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply, ApiError> {
-    served(&cx.app.config.console)?;
+    require_enabled(&cx.app.config.console)?;
     let (name, value) = match (request.link, request.login_token) {
         (Some(link), _) => ("link", link),
         (None, Some(token)) => ("token", token),
@@ -125,8 +127,8 @@ pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Repl
 }
 
 pub(super) async fn submit(cx: Cx<Server, ()>, request: LoginForm) -> Result<Reply, ApiError> {
-    served(&cx.app.config.console)?;
-    of_this_site(&request.headers)?;
+    require_enabled(&cx.app.config.console)?;
+    require_same_site(&request.headers)?;
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
         .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
     let mut fields: HashMap<String, String> = fields.into_iter().collect();
@@ -175,8 +177,8 @@ pub(super) fn cookie(
 }
 
 pub(super) async fn leave(cx: Cx<Server, ()>, request: LogOut) -> Result<Reply, ApiError> {
-    served(&cx.app.config.console)?;
-    of_this_site(&request.headers)?;
+    require_enabled(&cx.app.config.console)?;
+    require_same_site(&request.headers)?;
     let forget = set_cookie(&cx.app.config.server, "", 0)?;
     if let Some(token) = given(&request.headers)
         && let Ok(session) = session::of_token(&cx.app, token).await

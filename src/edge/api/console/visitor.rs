@@ -1,4 +1,4 @@
-//! Who has a page of the console open, and what all pages have in common.
+//! Who is visiting the console, and the frame that all its pages share.
 
 use http::{
     HeaderMap, HeaderValue, Method,
@@ -26,6 +26,7 @@ use logcabin_service::requester::Requester;
 const SCRIPT: &str = include_str!("console.js");
 const STYLE: &str = include_str!("console.css");
 
+/// The cookie lasts for `limits::CONSOLE_SESSION`, as its session does.
 pub(super) const COOKIE_NAME: &str = "logcabin_console";
 
 /// The pages in the navigation: name, path, title.
@@ -50,11 +51,12 @@ const PAGES: [(&str, &str, &str); 18] = [
     ("cluster", "/cluster", "Cluster"),
 ];
 
-/// The authentication scheme of the pages: for administrators who are logged in with the browser.
-/// Others are sent to the page on which they can log in.
+/// The authentication scheme of pages: for administrators who are logged in in this browser. A
+/// visitor without a session is sent to the login page; others are shown an error.
 pub(super) struct ConsoleLogin;
 
-/// The same for endpoints that are not pages: other callers are refused.
+/// The same for endpoints that are not pages, such as streams: callers without a session get an
+/// error in JSON.
 pub(super) struct ConsoleStream;
 
 impl Gate for ConsoleLogin {
@@ -76,39 +78,42 @@ impl Gate for ConsoleStream {
     }
 }
 
-/// Who has a page open. Only the gates above make one.
+/// An administrator who is logged in in this browser. Only the gates above create one.
 #[derive(Clone)]
 pub(super) struct Visitor {
     session: Session,
 }
 
 impl Caller for Visitor {
-    /// None, as requests for pages are limited by address, whoever has logged in.
+    /// `None`, so that requests for pages are rate-limited by address, whoever is logged in. The
+    /// session is [`Visitor::browser_session`].
     fn session(&self) -> Option<&Session> {
         None
     }
 }
 
-/// The session of an administrator who is logged in with the browser that sent this.
+/// The session of the administrator who is logged in in the browser that sent this; `None` if there
+/// is no valid one.
 ///
 /// # Errors
-/// When there is no console, the form is of another site, or they do not administer the server.
+/// When the console is disabled, a page of another site sent the form, or the user is not an
+/// administrator.
 pub(in crate::api) async fn logged_in(
     app: &Server,
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<Option<Session>, ApiError> {
     if !matches!(*method, Method::GET | Method::HEAD) {
-        of_this_site(headers)?;
+        require_same_site(headers)?;
     }
-    served(&app.config.console)?;
+    require_enabled(&app.config.console)?;
     let Some(token) = cookie(headers) else { return Ok(None) };
     let Ok(session) = session::of_token(app, token).await else { return Ok(None) };
     rights::admit(&app.engine, &session, OpenTo::ADMINISTRATORS)?;
     Ok(Some(session))
 }
 
-/// A page whose body is long work of the visitor's.
+/// A page whose body takes long to compute: it waits its turn in the queue for long work.
 pub(super) async fn show(
     cx: &Cx<Server, Visitor>,
     (title, name): (&str, &str),
@@ -120,17 +125,17 @@ pub(super) async fn show(
     Ok(cx.caller.page(title, name, body).reply())
 }
 
-/// Refuses requests for a console that there is not.
-pub(super) fn served(console: &config::Console) -> Result<(), ApiError> {
+/// Refuses every request if the console is disabled.
+pub(super) fn require_enabled(console: &config::Console) -> Result<(), ApiError> {
     if console.enabled { Ok(()) } else { Err(ApiError::no_such_endpoint()) }
 }
 
-/// The way to the page on which administrators log in.
+/// A redirect to the login page.
 pub(in crate::api) fn login_first() -> Reply {
     see_other(CONSOLE_LOGIN)
 }
 
-/// The way to another page.
+/// A redirect to another page.
 pub(super) fn see_other(path: &'static str) -> Reply {
     Reply::see_other(HeaderValue::from_static(path))
 }
@@ -140,17 +145,18 @@ pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
     cookies(headers, COOKIE_NAME).next()
 }
 
-/// Refuses a form that a page of another site has sent.
-pub(super) fn of_this_site(headers: &HeaderMap) -> Result<(), ApiError> {
+/// Refuses a form that was sent by a page of another site.
+pub(super) fn require_same_site(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    // Browsers say one of them, or both.
+    // Browsers send `Sec-Fetch-Site`, `Origin` or both.
     let site = is_from_elsewhere(headers);
     let origin = text(ORIGIN);
     let is_other_origin = origin.is_some_and(|origin| {
         let host = origin.split_once("://").map(|(_, host)| host);
         host.is_none() || host != text(HOST)
     });
-    // Behind a proxy, the host may be another: then the browser's word on the site counts.
+    // Behind a proxy, `Host` may differ from the origin: `Sec-Fetch-Site` then decides, if the
+    // browser sent it.
     if site.unwrap_or(is_other_origin) {
         return Err(ApiError::forbidden("This form was sent by a page of another site."));
     }
@@ -158,7 +164,7 @@ pub(super) fn of_this_site(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 impl Visitor {
-    pub(super) const fn session(&self) -> &Session {
+    pub(super) const fn browser_session(&self) -> &Session {
         &self.session
     }
 
@@ -237,7 +243,7 @@ mod tests {
             (&[("sec-fetch-site", "cross-site")], false),
         ] {
             let given = [&[host], others].concat();
-            assert_eq!(of_this_site(&headers(&given)).is_ok(), is_allowed, "{others:?}");
+            assert_eq!(require_same_site(&headers(&given)).is_ok(), is_allowed, "{others:?}");
         }
     }
 }

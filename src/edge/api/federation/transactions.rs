@@ -21,7 +21,7 @@ use logcabin_base::{
 use logcabin_decide::federation::ReceiveOutcome;
 use logcabin_service::federation::{Budget, PduError};
 
-/// Counts the items of a transaction before they are read: each takes many times its size then.
+/// Refuses too many items before they are decoded: decoded, each takes many times its size.
 pub(super) fn is_bounded(body: &[u8]) -> Result<(), ApiError> {
     #[derive(Deserialize)]
     struct ItemCounts {
@@ -42,7 +42,7 @@ pub(super) fn is_bounded(body: &[u8]) -> Result<(), ApiError> {
 /// The error for a list of too many items.
 const TOO_MANY: &str = "too many items";
 
-/// A list of which only the length is read.
+/// A list whose items are only counted, at most `MOST` of them.
 #[derive(Default)]
 struct AtMost<const MOST: usize>;
 
@@ -85,7 +85,8 @@ pub(super) async fn send(
     let receiving = cx.app.receiving()?;
     metrics().federation_transactions.inc();
     metrics().federation_edus.inc_by(edus.len() as u64);
-    let presence = receiving.admit(origin, &pdus, &edus).map_err(ApiError::limit_exceeded)?;
+    let presence_places =
+        receiving.admit(origin, &pdus, &edus).map_err(ApiError::limit_exceeded)?;
     let mut budget = Budget::full();
     let mut outcomes = BTreeMap::new();
     for pdu in pdus {
@@ -97,8 +98,8 @@ pub(super) async fn send(
         let outcome = match received {
             Ok(ReceiveOutcome::Rejected(reason)) => Err(reason),
             Ok(_) => Ok(()),
-            // The homeserver resends the whole transaction, and the other events are known by that
-            // time.
+            // The homeserver resends the whole transaction. The events before this one are known
+            // then.
             Err(PduError::NotRecorded(error)) if error.is_for_now() => {
                 debug!(%origin, ?event_id, %error, "a transaction is refused temporarily");
                 return Err(error.into());
@@ -108,16 +109,17 @@ pub(super) async fn send(
                 Err(error.to_string())
             }
         };
-        // Without a room, it has no id.
+        // An event has no id here if it cannot be read or this homeserver does not know its room,
+        // whose version determines the id.
         outcomes.extend(event_id.map(|event_id| (event_id, outcome)));
     }
-    let is_presence = |place: usize| presence.contains(&place);
+    let is_presence = |place: usize| presence_places.contains(&place);
     for (_, edu) in edus.iter().enumerate().filter(|(place, _)| !is_presence(*place)) {
         receiving.take_edu(origin, edu.json()).await?;
     }
     let presence = edus.iter().enumerate().filter(|(place, _)| is_presence(*place));
     receiving.take_presences(origin, presence.map(|(_, edu)| edu.json())).await?;
-    fetch_outdated(&cx, origin);
+    fetch_outdated_devices(&cx, origin);
     Ok(send_transaction_message::Response::new(outcomes))
 }
 
@@ -145,8 +147,9 @@ fn count(received: &Result<&ReceiveOutcome, &PduError>) {
     metrics().federation_pdus.of_value(outcome).inc();
 }
 
-/// Fetches the stale device lists of this homeserver in the background: one fetch at a time.
-fn fetch_outdated(cx: &Cx<Server, Homeserver>, origin: &OwnedServerName) {
+/// Fetches the outdated device lists of `origin`'s users in the background, unless that is under
+/// way.
+fn fetch_outdated_devices(cx: &Cx<Server, Homeserver>, origin: &OwnedServerName) {
     let Some(federation) = &cx.app.outside.federation else { return };
     if cx.app.engine.state().device_lists.outdated(origin, 1).is_empty()
         || !federation.fetching_devices.lock().insert(origin.clone())

@@ -41,14 +41,14 @@ endpoint! {
 }
 
 endpoint! {
-    /// The form of the page.
+    /// The user's answer: the submitted form of the consent page.
     pub(super) struct Answer = POST "/_matrix/oauth2/authorize";
     for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
     { headers: HeaderMap = headers }
 }
 
-/// The longest `state` and `nonce`.
+/// The most bytes of a `state`, and of a `nonce`.
 const OPAQUE_BYTES: usize = 1024;
 
 /// Where and how a browser is sent back.
@@ -93,24 +93,24 @@ struct AuthorizationRequest {
 
 /// Why a request is refused.
 enum Refused {
-    /// Nobody can be sent back.
-    Here(ApiError),
-    /// The client is told.
-    Back(Box<(RedirectTarget, Problem)>),
+    /// The redirect address is missing or not trusted: the error is shown here.
+    Shown(ApiError),
+    /// The error is sent to the client with a redirect.
+    Redirected(Box<(RedirectTarget, Problem)>),
 }
 
 impl Refused {
     fn reply(self) -> Result<Reply, ApiError> {
         match self {
-            Self::Here(error) => Err(error),
-            Self::Back(told) => told.0.refused(&told.1),
+            Self::Shown(error) => Err(error),
+            Self::Redirected(redirect) => redirect.0.refused(&redirect.1),
         }
     }
 }
 
 impl AuthorizationRequest {
     fn read(app: &Server, query: &str) -> Result<Self, Refused> {
-        let here = |why: String| Refused::Here(ApiError::bad_request(why));
+        let here = |why: String| Refused::Shown(ApiError::bad_request(why));
         if query.len() > limits::OAUTH_REQUEST_BYTES {
             return Err(here("The address is too long.".to_owned()));
         }
@@ -141,16 +141,20 @@ impl AuthorizationRequest {
             back.state = state.map(str::to_owned);
         } else {
             let problem = Problem::request("`state` is too long.");
-            return Err(Refused::Back(Box::new((back, problem))));
+            return Err(Refused::Redirected(Box::new((back, problem))));
         }
-        match Self::rest(client, &back, &given) {
+        match Self::read_rest(client, &back, &given) {
             Ok(asked) => Ok(asked),
-            Err(problem) => Err(Refused::Back(Box::new((back, problem)))),
+            Err(problem) => Err(Refused::Redirected(Box::new((back, problem)))),
         }
     }
 
-    /// What a client can be told to be wrong.
-    fn rest(client: Client, back: &RedirectTarget, given: &Parameters) -> Result<Self, Problem> {
+    /// Reads the remaining parameters. Errors in them can be reported to the client.
+    fn read_rest(
+        client: Client,
+        back: &RedirectTarget,
+        given: &Parameters,
+    ) -> Result<Self, Problem> {
         for (name, code) in
             [("request", "request_not_supported"), ("request_uri", "request_uri_not_supported")]
         {
@@ -171,7 +175,7 @@ impl AuthorizationRequest {
             return Err(Problem::new("unauthorized_client", why));
         }
         if !matches!(given.get("response_mode"), None | Some("query" | "fragment")) {
-            return Err(Problem::request("`response_mode` is `query` or `fragment`."));
+            return Err(Problem::request("`response_mode` must be `query` or `fragment`."));
         }
         if given.get("code_challenge_method") != Some("S256") {
             return Err(Problem::request("`code_challenge_method` must be `S256`."));
@@ -180,7 +184,7 @@ impl AuthorizationRequest {
         let is_hash = code_challenge.len() == 43
             && code_challenge.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
         if !is_hash {
-            let why = "`code_challenge` is a SHA-256 hash in URL-safe base64.";
+            let why = "`code_challenge` must be a SHA-256 hash in URL-safe base64.";
             return Err(Problem::request(why));
         }
         let scope = Scope::parse(given.text("scope"))
@@ -192,7 +196,7 @@ impl AuthorizationRequest {
         let prompt: BTreeSet<_> =
             given.text("prompt").split(' ').filter(|p| !p.is_empty()).map(str::to_owned).collect();
         if prompt.len() > 1 && prompt.contains("none") {
-            return Err(Problem::request("`prompt` is `none` and something else."));
+            return Err(Problem::request("`prompt` must not combine `none` with other values."));
         }
         let max_age = given.get("max_age").map(str::parse).transpose();
         let max_age = max_age.map_err(|_| Problem::request("`max_age` is not a number."))?;
@@ -202,7 +206,7 @@ impl AuthorizationRequest {
     }
 
     /// Whether the user must prove again who they are.
-    fn wants_proof(&self, clock: &Clock, signed_in: &SignedIn) -> bool {
+    fn must_sign_in_again(&self, clock: &Clock, signed_in: &SignedIn) -> bool {
         let max_age = self.max_age.map(std::time::Duration::from_secs);
         // The page for signing in is also where another account is chosen.
         ["login", "select_account"].iter().any(|asked| self.prompt.contains(*asked))
@@ -211,8 +215,8 @@ impl AuthorizationRequest {
     }
 }
 
-/// What the form of the page is about.
-fn about(query: &str) -> String {
+/// What the CSRF token of the consent page is bound to.
+fn form_subject(query: &str) -> String {
     format!("authorize?{query}")
 }
 
@@ -227,41 +231,42 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
     let signed_in = visitor.signed_in();
     if asked.prompt.contains("none") {
-        // Nothing is granted without the user being asked: another app may use the client's name.
+        // Nothing is granted without the user being asked: another app may pose as this client.
         let problem = match &signed_in {
-            Some(signed_in) if !asked.wants_proof(app.engine.clock(), signed_in) => {
+            Some(signed_in) if !asked.must_sign_in_again(app.engine.clock(), signed_in) => {
                 Problem::new("consent_required", "The user has to be asked.")
             }
             _ => Problem::new("login_required", "The user has to sign in."),
         };
         return asked.back.refused(&problem);
     }
-    // A recent proof need not be repeated.
-    let rest = format!("authorize?{}", without(query, &["prompt"]));
+    // Without `prompt`: it has been obeyed once the browser comes back, and would otherwise be
+    // obeyed forever.
+    let next = format!("authorize?{}", without(query, &["prompt"]));
     if asked.prompt.contains("create") {
-        return see(&ReturnPath::of(Some(&rest)).by(&app.config.server, "sign_up"));
+        return see(&ReturnPath::of(Some(&next)).by(&app.config.server, "sign_up"));
     }
     let Some(signed_in) =
-        signed_in.filter(|signed_in| !asked.wants_proof(app.engine.clock(), signed_in))
+        signed_in.filter(|signed_in| !asked.must_sign_in_again(app.engine.clock(), signed_in))
     else {
-        let rest = match asked.max_age {
+        let next = match asked.max_age {
             Some(0) => format!("authorize?{}", without(query, &["prompt", "max_age"])),
-            _ => rest,
+            _ => next,
         };
         let again = if visitor.user().is_some() { "&again=1" } else { "" };
         return see(&format!(
             "{}{again}",
-            ReturnPath::of(Some(&rest)).by(&app.config.server, "sign_in")
+            ReturnPath::of(Some(&next)).by(&app.config.server, "sign_in")
         ));
     };
     visitor.keep(
         &app.config.server,
-        question(app, &visitor, &signed_in, &asked, query, &request.headers),
+        consent_page(app, &visitor, &signed_in, &asked, query, &request.headers),
     )
 }
 
-/// The page that asks.
-fn question(
+/// The page that asks for consent.
+fn consent_page(
     app: &Server,
     visitor: &Visitor,
     signed_in: &SignedIn,
@@ -274,28 +279,28 @@ fn question(
     let user_id = &signed_in.user_id;
     let may = may_grant(app, &asked.scope, signed_in);
     let place = page_parts::place(&asked.back.redirect_uri);
-    let rest = format!("authorize?{query}");
+    let next = form_subject(query);
     let body = html! {
         (page_parts::client(client, &languages))
         p { "It asks to:" }
         (page_parts::scope(&app.engine, &asked.scope, user_id))
         p.note {
             "You are signed in as " strong { (user_id) } ". "
-            a href={ (ReturnPath::of(Some(&rest)).by(&app.config.server, "sign_in")) "&again=1" } {
+            a href={ (ReturnPath::of(Some(&next)).by(&app.config.server, "sign_in")) "&again=1" } {
                 "Use another account"
             }
         }
         @if let Err(why) = &may { p.bad role="alert" { (why) } }
-        form method="post" action={ (path(&app.config.server)) "/" (about(query)) } {
-            (page_parts::proof(&app.signing.signer, visitor, &about(query)))
+        form method="post" action={ (path(&app.config.server)) "/" (form_subject(query)) } {
+            (page_parts::proof(&app.signing.signer, visitor, &form_subject(query)))
             @if may.is_ok() {
                 button type="submit" name="answer" value="allow" { "Allow" }
             }
             button.second type="submit" name="answer" value="deny" { "Do not allow" }
         }
         p.note {
-            "Your browser then goes to " strong { (place) } ". Allow this only if you wanted to sign \
-             in there, and came here by yourself."
+            "Your browser then goes to " strong { (place) } ". Allow this only if you meant to sign \
+             in there and started this yourself."
         }
         (page_parts::documents(client, &languages))
     };
@@ -327,10 +332,10 @@ pub(super) async fn answer(cx: Cx<Server, ()>, request: Answer) -> Result<Reply,
     };
     let form = Parameters::of_form(&cx.body)?;
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
-    visitor.check(&app.signing.signer, &request.headers, &about(query), &form)?;
+    visitor.check(&app.signing.signer, &request.headers, &form_subject(query), &form)?;
     let signed_in = visitor.must_be_signed_in()?;
     if form.get("answer") != Some("allow") {
-        let problem = Problem::new("access_denied", "The user does not allow it.");
+        let problem = Problem::new("access_denied", "The user denied the request.");
         return asked.back.refused(&problem);
     }
     may_grant(app, &asked.scope, &signed_in).map_err(ApiError::forbidden)?;

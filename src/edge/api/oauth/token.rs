@@ -174,7 +174,7 @@ async fn by_device_code(
     };
     cx.app.oauth.polls.forget(&code);
     if !answered.allowed {
-        return Err(Problem::new("access_denied", "The user does not allow it.").into());
+        return Err(Problem::new("access_denied", "The user denied the request.").into());
     }
     let granted = CodeGrant {
         user_id: answered.user_id,

@@ -23,7 +23,7 @@ use logcabin_ops::admin::users::{
 };
 
 endpoint! {
-    /// The list.
+    /// The list of users.
     pub(in super::super) struct Users = GET "/_logcabin/console/users";
     for ConsoleLogin;
     {
@@ -40,7 +40,7 @@ endpoint! {
     { user: String = path }
 }
 
-/// What is special about an account.
+/// What is special about an account, in words.
 fn status(user: &UserSummary) -> String {
     those(&[
         ("guest", user.guest),
@@ -91,7 +91,7 @@ pub(in super::super) async fn list(
                 ]
             })
             .collect();
-        let columns = ["User", "Name", "Status", "Devices", "Last seen", "Registered"];
+        let columns = ["User", "Name", "Status", "Devices", "Last seen", "Record"];
         Ok(html! {
             form.filters method="get" role="search" {
                 (field("name", "Name", name, "part of a name"))
@@ -106,7 +106,7 @@ pub(in super::super) async fn list(
                 button type="submit" { "Search" }
             }
             (acts(&["create-user"], &[]))
-            (table(&columns, &rows, "No user has this name."))
+            (table(&columns, &rows, "No such user."))
             (pages(
                 &[("name", name), ("only", only), ("order", order)], skipped, rows.len(), total,
             ))
@@ -126,14 +126,14 @@ pub(in super::super) async fn one(
         let status = status(&user.summary);
         let why = |words: &[&str]| why(&[&["user", id], words].concat(), None);
         let name = user.summary.display_name.as_deref().unwrap_or("–");
-        let password = if user.has_password { "set " } else { "none " };
+        let password = if user.has_password { "set" } else { "none" };
         let media = format!("{} file(s), {} bytes", user.media_count, user.media_bytes);
         let rows = [
             ("User", text(id)),
             ("Display name", html! { (text(name)) " " (why(&["profile", "displayname"])) }),
             ("Status", html! { (status) " " (why(&["account"])) }),
             ("Registered", html! { (at_second(user.created_ms)) }),
-            ("Password", html! { (password) (why(&["password"])) }),
+            ("Password", html! { (password) " " (why(&["password"])) }),
             ("Rooms", html! { (user.joined_rooms) }),
             ("Uploads", html! { (media) }),
         ];
@@ -157,7 +157,8 @@ pub(in super::super) async fn one(
         let addresses: Vec<_> = addresses
             .map(|one| vec![text(&one.address), why(&["address", &one.address])])
             .collect();
-        let columns = ["Device", "Name", "Since", "Last seen", "From", "Who changed it", "Acts"];
+        let columns =
+            ["Device", "Name", "Logged in", "Last seen", "IP address", "Who changed it", "Acts"];
         Ok(html! {
             nav.tools aria-label="More about this user" {
                 a href={ "/_logcabin/console/past?user=" (encoded(id)) } { "Time travel" }
@@ -175,9 +176,9 @@ pub(in super::super) async fn one(
                 &[("user", id), ("of", id)],
             ))
             h2 { "Devices" }
-            (table(&columns, &devices, "None is logged in."))
+            (table(&columns, &devices, "No device is logged in."))
             h2 { "Addresses" }
-            (table(&["Address", "Who changed it"], &addresses, "None."))
+            (table(&["Address", "Who changed it"], &addresses, "This user has no address."))
         })
     })
     .await

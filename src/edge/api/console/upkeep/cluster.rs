@@ -39,7 +39,7 @@ pub(in super::super) async fn page(
         alone(&cx.app.engine)
     } else {
         let app = Arc::clone(&cx.app);
-        let origin = cx.called_by(visitor.session().clone()).origin();
+        let origin = cx.called_by(visitor.browser_session().clone()).origin();
         match Order::from(ClusterStatus {}).carry_out(&app.context, origin).await {
             Ok(Outcome::Done(status)) => several(&status, app.engine.clock().now_ms()),
             Ok(Outcome::WouldDo(_)) => html! {},

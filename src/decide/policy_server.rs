@@ -1,5 +1,5 @@
-//! Events of this homeserver in rooms with a policy server, whose signature they need
-//! (server-server API, "Policy Servers").
+//! Has the policy servers of rooms sign this homeserver's events (server-server API, "Policy
+//! Servers").
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{Commit, Env, Proposal, Refusal};
 use logcabin_base::limits;
 use logcabin_read::{
     events::StoredEvent,
-    policy::{PolicyServer, is_subject, policy_server},
+    policy_server::{PolicyServer, needs_policy_signature, policy_server},
 };
 use logcabin_record::{
     Command, NewRecord, Offset, Origin, Stream,
@@ -23,42 +23,49 @@ use logcabin_record::{
 /// An event that is about to be recorded, in federation format, and the policy server that has to
 /// sign it.
 #[derive(Clone, Debug)]
-pub struct Unsigned {
+pub struct EventToSign {
     pub event_id: OwnedEventId,
-    pub policy: PolicyServer,
+    pub policy_server: PolicyServer,
     pub rules: RedactionRules,
     pub pdu: LaxObject,
-    /// It is recorded even without the signature: a policy server cannot keep a user in a room.
+    /// Whether a user leaves by it. It is then recorded even without the signature, because a policy
+    /// server cannot keep a user in a room.
     pub is_leave: bool,
 }
 
-/// A proposal that may be looked at more than once.
+/// A proposal that is decided more than once: to find its events, then to record them.
 pub(crate) type Repeatable<P> = Arc<Mutex<P>>;
 
-/// The events of this homeserver that a proposal would add now to rooms with a policy server.
+/// The events of this homeserver that a proposal would now add to rooms with a policy server.
 ///
 /// # Errors
-/// When the proposal is refused.
+/// When the proposal would be refused.
 pub fn to_be_signed<P: Proposal>(
     env: &Env,
     proposal: &Repeatable<P>,
     origin: &Origin,
-) -> Result<Vec<Unsigned>, Refusal> {
+) -> Result<Vec<EventToSign>, Refusal> {
     let proposal = proposal.lock();
     let mut commit = Commit::new(env, &proposal.stream());
     commit.take(&*proposal, origin)?;
     let records = commit.into_batch().records;
     let mut found = Vec::new();
     for body in records.iter().filter_map(own_event) {
-        let Some((policy, rules)) = policy_of(env, &body.room_id)? else { continue };
+        let Some((policy_server, rules)) = policy_server_of(env, &body.room_id)? else { continue };
         let bad = |error: serde_json::Error| Refusal::BadJson(error.to_string());
         let event = StoredEvent::new(Offset::ZERO, body.clone()).map_err(bad)?;
-        if is_subject(&event) {
+        if needs_policy_signature(&event) {
             let unusable = |error: LaxError| Refusal::BadJson(error.to_string());
             let mut pdu = LaxObject::parse(body.pdu.get()).map_err(unusable)?;
             env.server.sign_event(&mut pdu, &rules).map_err(unusable)?;
             let is_leave = is_leave(&event);
-            found.push(Unsigned { event_id: body.event_id, policy, rules, pdu, is_leave });
+            found.push(EventToSign {
+                event_id: body.event_id,
+                policy_server,
+                rules,
+                pdu,
+                is_leave,
+            });
         }
     }
     Ok(found)
@@ -69,7 +76,7 @@ fn is_leave(event: &StoredEvent) -> bool {
     event.membership() == Some((&event.sender, MembershipState::Leave))
 }
 
-fn policy_of(
+fn policy_server_of(
     env: &Env,
     room_id: &RoomId,
 ) -> Result<Option<(PolicyServer, RedactionRules)>, Refusal> {
@@ -86,8 +93,9 @@ fn own_event(record: &NewRecord) -> Option<RoomEvent> {
     }
 }
 
-/// A proposal whose events policy servers have signed. It is refused as [`Refusal::Unsigned`] if
-/// its events are now others than those.
+/// A proposal whose events policy servers have signed. It is refused as
+/// [`Refusal::SignatureMissing`] if by now it adds an event that is not among them, unless a user
+/// leaves by it.
 pub struct Signed<P> {
     pub of: Repeatable<P>,
     /// The stream of the proposal.
@@ -114,7 +122,8 @@ impl<P: Proposal> Proposal for Signed<P> {
     }
 }
 
-/// Adds the signatures of policy servers to the events that a commit has from the record `from` on.
+/// Adds the signatures of policy servers to the events among a commit's records, from index `from`
+/// on.
 fn sign_records(
     commit: &mut Commit<'_>,
     from: usize,
@@ -123,20 +132,20 @@ fn sign_records(
     let env = commit.env;
     for record in &mut commit.batch.records[from..] {
         let Some(mut body) = own_event(record) else { continue };
-        let Some((policy, _)) = policy_of(env, &body.room_id)? else { continue };
+        let Some((policy_server, _)) = policy_server_of(env, &body.room_id)? else { continue };
         let bad = |error: serde_json::Error| Refusal::BadJson(error.to_string());
         let event = StoredEvent::new(Offset::ZERO, body.clone()).map_err(bad)?;
-        if !is_subject(&event) {
+        if !needs_policy_signature(&event) {
             continue;
         }
         let signature = match signatures.get(&body.event_id) {
             Some(signature) => signature,
             None if is_leave(&event) => continue,
-            None => return Err(Refusal::Unsigned),
+            None => return Err(Refusal::SignatureMissing),
         };
         let pdu = LaxObject::parse(body.pdu.get());
         let mut pdu = pdu.map_err(|error| Refusal::BadJson(error.to_string()))?;
-        policy.add(&mut pdu, signature.clone());
+        policy_server.add(&mut pdu, signature.clone());
         body.pdu = pdu.to_raw().map_err(bad)?;
         let length = body.pdu.get().len() + env.server.signature_bytes();
         if length > limits::EVENT_BYTES {

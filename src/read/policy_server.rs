@@ -61,12 +61,12 @@ pub fn policy_server(events: &EventStore, room: &Room) -> Result<Option<PolicySe
 }
 
 /// Whether policy servers judge this event. They do not judge the one that names them.
-pub fn is_subject(event: &StoredEvent) -> bool {
+pub fn needs_policy_signature(event: &StoredEvent) -> bool {
     event.event_type != TimelineEventType::from(POLICY) || event.state_key.as_deref() != Some("")
 }
 
-/// Like [`is_subject`], for an event as JSON.
-pub fn is_subject_object(event: &CanonicalJsonObject) -> bool {
+/// Like [`needs_policy_signature`], for an event as JSON.
+pub fn object_needs_policy_signature(event: &CanonicalJsonObject) -> bool {
     let text = |name: &str| event.get(name).and_then(CanonicalJsonValue::as_str);
     text("type") != Some(POLICY) || text("state_key") != Some("")
 }

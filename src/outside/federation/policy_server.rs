@@ -17,9 +17,9 @@ use tracing::debug;
 
 use super::{FederationClient, FederationRequest, Unreachable};
 use logcabin_base::limits;
-use logcabin_decide::{Env, Refusal, policy::Unsigned};
+use logcabin_decide::{Env, Refusal, policy_server::EventToSign};
 use logcabin_engine::EventSigner;
-use logcabin_read::policy::{PolicyServer, is_subject_object};
+use logcabin_read::policy_server::{PolicyServer, object_needs_policy_signature};
 use logcabin_record::{Offset, Stream, lax_object::LaxObject};
 
 /// Asks policy servers.
@@ -128,7 +128,7 @@ impl PolicyServers {
         rules: &RedactionRules,
         (left, until): (&mut usize, Instant),
     ) -> Result<bool, String> {
-        if !is_subject_object(pdu) || policy.has_signed(pdu, rules) {
+        if !object_needs_policy_signature(pdu) || policy.has_signed(pdu, rules) {
             return Ok(false);
         }
         if self.is_silent(policy) || until <= Instant::now() {
@@ -178,15 +178,15 @@ impl EventSigner for PolicyServers {
         Box::pin(turn.lock_owned())
     }
 
-    fn sign<'a>(&'a self, event: &'a Unsigned) -> BoxFuture<'a, Result<String, Refusal>> {
+    fn sign<'a>(&'a self, event: &'a EventToSign) -> BoxFuture<'a, Result<String, Refusal>> {
         Box::pin(async move {
-            let Unsigned { policy, pdu, rules, .. } = event;
-            if self.is_silent(policy) {
+            let EventToSign { policy_server, pdu, rules, .. } = event;
+            if self.is_silent(policy_server) {
                 return Err(NotSigned::Unreachable(Unreachable::Late).into());
             }
-            let signed = self.signed(policy, pdu, rules).await;
+            let signed = self.signed(policy_server, pdu, rules).await;
             if matches!(signed, Err(NotSigned::Unreachable(_))) {
-                self.silent.lock().insert(policy.via.clone(), Instant::now());
+                self.silent.lock().insert(policy_server.via.clone(), Instant::now());
             }
             signed.map_err(Refusal::from)
         })
