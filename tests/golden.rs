@@ -1,6 +1,6 @@
 //! Logs of earlier versions stay readable: every log under `tests/golden/` still verifies and
 //! replays.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 #[path = "contents/elsewhere.rs"]
 mod elsewhere;

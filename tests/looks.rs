@@ -1,6 +1,6 @@
 //! How many items one request examines when there are very many. The tests count items (see `work`)
 //! instead of time, so that they give the same result on every machine.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 use std::sync::Arc;
 

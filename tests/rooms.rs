@@ -1,5 +1,5 @@
 //! The records that decisions about rooms write.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Compares unread counts with a naive implementation of the specification: at random moments of
 //! random histories, in any order, from one `Unread` with its cache.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

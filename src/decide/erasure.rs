@@ -261,7 +261,7 @@ pub struct EraseDue {
 pub struct Erased {
     /// How many records lost their content or payload: none once nothing is due.
     pub records: u64,
-    /// How many of them had only done their work.
+    /// How many of them were merely superseded.
     pub superseded: u64,
 }
 
@@ -294,7 +294,7 @@ const PIECE_BYTES: u64 = 1024 * 1024;
 const PAGE_RECORDS: u64 = 16;
 
 impl EraseDue {
-    /// What is to be erased next, and how many of those records had only done their work.
+    /// What is to be erased next, and how many of those records were merely superseded.
     fn piece(&self, env: &Env) -> Result<(LogErase, u64), ReadError> {
         let mut space = Space::new(env);
         let erasures = &env.state.erasures;

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 use std::collections::HashSet;
 

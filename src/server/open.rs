@@ -358,7 +358,7 @@ fn exempt(services: &Services, notices: &ServerNotices, limits: &RateLimits) -> 
     let unlimited: HashSet<_> = unlimited.map(|user| user.user_id.clone()).collect();
     Exempt::who(move |user_id| {
         unlimited.contains(user_id)
-            || services.exempt(user_id)
+            || services.is_exempt_from_quotas(user_id)
             // This user is in a room with every user who received a notice.
             || notices.is_sender(user_id)
     })

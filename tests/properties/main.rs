@@ -1,5 +1,5 @@
 //! Properties of the log and its projections, on random histories.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 mod federation;
 mod restore;
 mod sliding;

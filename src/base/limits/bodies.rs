@@ -19,7 +19,7 @@ pub const BODY_WEIGHT: u64 = 2;
 pub(crate) const BODY_QUANTUM: u64 = 16 * 1024;
 
 /// Once this fraction of the announced length of a body has arrived, room is made for all of it.
-pub const BODY_BELIEVED: usize = 8;
+pub const BODY_BELIEVED: usize = 4;
 
 /// The charged size of bodies for which the last part of the memory is reserved: an eighth of that
 /// for requests, and a ninth of that for answers. Almost all are smaller.

@@ -223,6 +223,10 @@ pub const VERIFIED_AT_ONCE: usize = 2000;
 /// The largest body that is verified on the thread that answers: below a millisecond.
 pub const VERIFIED_AT_ONCE_BYTES: usize = 64 * 1024;
 
+/// How long a larger one waits while others are verified, each over copies of its body. Less than
+/// [`BODY_IDLE`](super::BODY_IDLE).
+pub const LARGE_VERIFICATION_WAIT: Duration = Duration::from_millis(250);
+
 /// How long the signing keys that the events of one answer need are fetched. If there is no time
 /// for the keys of events on which others may rest, the answer is not used.
 pub const EVENT_KEYS_TIME: Duration = Duration::from_secs(60);

@@ -52,7 +52,9 @@ impl Session {
 
     /// Whether its requests are exempt from rate limits.
     pub(crate) fn is_exempt(&self) -> bool {
-        self.service.as_ref().is_some_and(|service| service.is_exempt(&self.user_id))
+        self.service
+            .as_ref()
+            .is_some_and(|service| service.is_exempt_from_rate_limits(&self.user_id))
     }
 }
 

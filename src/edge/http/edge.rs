@@ -517,7 +517,7 @@ impl<A: App> Edge<A> {
     fn is_exempt(&self, who: &CallerIdentity) -> bool {
         let service = who.service.as_ref().and_then(Appservice::service);
         who.session.as_ref().is_some_and(|session| self.app.exempt(session))
-            || service.is_some_and(|service| service.is_exempt(&service.sender))
+            || service.is_some_and(|service| service.is_exempt_from_rate_limits(&service.sender))
     }
 
     async fn who(

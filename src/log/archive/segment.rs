@@ -401,7 +401,7 @@ impl SegmentReader {
                 }
                 let length = u32::from_be_bytes(length) as usize;
                 if length > MAX_FRAME_BYTES {
-                    return Ok(Err(self.fault("an entry is longer than records are")));
+                    return Ok(Err(self.fault("an entry exceeds the largest record")));
                 }
                 let mut frame = vec![0; length];
                 if !self.fill(&mut frame)? {
@@ -432,7 +432,7 @@ impl SegmentReader {
                     || chain != *self.checker.chain()
                     || hash != expected
                 {
-                    return Ok(Err(self.fault("the seal does not fit the segment")));
+                    return Ok(Err(self.fault("the seal does not match the segment")));
                 }
                 self.sealed = true;
                 self.position += 1 + 8 + 32 + 32;

@@ -71,9 +71,6 @@ pub enum BackupError {
     /// The log is empty, or does not identify its server.
     #[error("the log holds no server's identity")]
     NoIdentity,
-    /// The log is in use, and the server does not answer.
-    #[error("{0}; a backup is not made of that")]
-    NotTheLog(String),
     /// The log cannot be read.
     #[error(transparent)]
     Source(#[from] Box<SourceError>),

@@ -104,7 +104,7 @@ impl Service {
     }
 
     /// Whether its requests as `user_id` are exempt from rate limits.
-    pub fn is_exempt(&self, user_id: &UserId) -> bool {
+    pub fn is_exempt_from_rate_limits(&self, user_id: &UserId) -> bool {
         !self.rate_limited || self.sender == user_id
     }
 }
@@ -160,8 +160,10 @@ impl Services {
     /// Whether quotas do not apply to this user. This follows the rule for rate limits: users of a
     /// service are exempt unless its registration says otherwise. Users in a namespace that is not
     /// exclusive are ordinary users for whom the service may act, so quotas do apply to them.
-    pub fn exempt(&self, user_id: &UserId) -> bool {
-        self.0.iter().any(|service| service.reserves_user(user_id) && service.is_exempt(user_id))
+    pub fn is_exempt_from_quotas(&self, user_id: &UserId) -> bool {
+        self.0.iter().any(|service| {
+            service.reserves_user(user_id) && service.is_exempt_from_rate_limits(user_id)
+        })
     }
 
     /// Whether this user is reserved for somebody other than `caller`.

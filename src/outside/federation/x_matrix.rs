@@ -176,7 +176,7 @@ fn signed(
         "\"destination\":{destination},\"method\":{method},\"origin\":{origin},\"uri\":{uri}}}"
     );
     let before = if content.is_empty() { ["{", "", ""] } else { ["{\"content\":", &content, ","] };
-    // A body may be large: this is its only copy, and does not grow.
+    // A body may be large: this copy of it does not grow.
     Ok([before[0], before[1], before[2], &rest].concat())
 }
 

@@ -1,5 +1,5 @@
 //! End-to-end encryption: keys, claims, cross-signing, messages to devices, device lists.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 use std::collections::BTreeSet;
 

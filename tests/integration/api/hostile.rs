@@ -1,5 +1,5 @@
 //! What a client may try that means no good, or knows no measure.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Backups of room keys.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 //! Decisions that are made through an engine.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
+#![allow(clippy::unwrap_used, reason = "clippy exempts tests, not their helpers")]
 
 mod account;
 mod oauth;
