@@ -31,7 +31,8 @@ impl Signer {
         Self(hmac(key.as_bytes()))
     }
 
-    /// A secret of 256 bits for this purpose and `name`, the same on every call, in URL-safe base64.
+    /// A secret of 256 bits for this purpose and `name`, the same on every call, in URL-safe
+    /// base64.
     pub fn secret(&self, purpose: &str, name: &str) -> String {
         URL_SAFE_NO_PAD.encode(self.for_purpose(purpose).chain_update(name).finalize().into_bytes())
     }

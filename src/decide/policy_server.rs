@@ -28,8 +28,8 @@ pub struct EventToSign {
     pub policy_server: PolicyServer,
     pub rules: RedactionRules,
     pub pdu: LaxObject,
-    /// Whether a user leaves by it. It is then recorded even without the signature, because a policy
-    /// server cannot keep a user in a room.
+    /// Whether a user leaves by it. It is then recorded even without the signature, because a
+    /// policy server cannot keep a user in a room.
     pub is_leave: bool,
 }
 

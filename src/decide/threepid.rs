@@ -54,8 +54,8 @@ pub struct Requested {
 }
 
 impl RequestValidation {
-    /// Whether it asks for a message that has not been sent yet, as of `state`. The limit on messages
-    /// may still refuse it.
+    /// Whether it asks for a message that has not been sent yet, as of `state`. The limit on
+    /// messages may still refuse it.
     pub fn sends(&self, state: &State) -> bool {
         !self.found(state).is_some_and(|found| self.is_repeated_by(&found))
     }

@@ -281,8 +281,8 @@ impl Connection {
         }
     }
 
-    /// Serves HTTP/2, or whatever it turns out to be: the connections of proxies and of TLS. They do
-    /// not count among those whose reads become small in a crowd.
+    /// Serves HTTP/2, or whatever it turns out to be: the connections of proxies and of TLS. They
+    /// do not count among those whose reads become small in a crowd.
     async fn either<S: Wire>(&self, stream: S) {
         let server = &self.server;
         let request_read = Arc::new(AtomicBool::new(false));

@@ -2,7 +2,7 @@
 //! concern them (application service API).
 //!
 //! ```text
-//! registration files ─ registration → Services ─ who may act as whom, which names are reserved → api
+//! registration files ─ registration → Services ─ who may be whom, reserved names → api
 //! log ─ interest → what concerns a service ─ transaction → JSON ─ deliver → service
 //! questions (a user, an alias, a ping) ─ query → the service
 //! ```

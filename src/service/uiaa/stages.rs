@@ -1,5 +1,5 @@
-//! The stages of registration, from the configuration, and the proofs of stages. They are checked in
-//! `edge/api/auth/uiaa/stages.rs`.
+//! The stages of registration, from the configuration, and the proofs of stages. They are checked
+//! in `edge/api/auth/uiaa/stages.rs`.
 
 use std::{collections::BTreeMap, fs, sync::Arc};
 
@@ -27,8 +27,8 @@ impl Stages {
     /// Reads the stages from the configuration.
     ///
     /// # Errors
-    /// When a required stage lacks its configuration, or the captcha or the terms cannot be read. The
-    /// text says which, and why.
+    /// When a required stage lacks its configuration, or the captcha or the terms cannot be read.
+    /// The text says which, and why.
     pub fn load(
         registration: &config::Registration,
         captcha: &config::Captcha,

@@ -1,5 +1,5 @@
-//! The checks of the stages. A new stage begins here; it also needs a form in `fallback.rs`, and, for
-//! registration, `config/value/account.rs` and `service/uiaa/stages.rs`.
+//! The checks of the stages. A new stage begins here; it also needs a form in `fallback.rs`, and,
+//! for registration, `config/value/account.rs` and `service/uiaa/stages.rs`.
 
 use std::{net::IpAddr, sync::Arc};
 
