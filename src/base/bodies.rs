@@ -128,7 +128,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// Sets who waits for this answer.
+    /// Sets how urgent this answer is.
     #[must_use]
     pub fn urgent(mut self, urgency: Urgency) -> Self {
         self.urgency = urgency;

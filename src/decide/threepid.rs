@@ -3,7 +3,7 @@
 //! A decision on who owns an identifier depends on the identifier's stream, so that only one of two
 //! concurrent claims succeeds.
 
-use ruma::{OwnedUserId, UserId};
+use ruma::OwnedUserId;
 
 pub use super::validated::Validated;
 
@@ -262,9 +262,9 @@ impl Proposal for RemoveThreepid {
     }
 }
 
-/// Refuses another binding of a user who has as many as there may be.
-pub fn may_bind(state: &State, user_id: &UserId) -> Result<(), Refusal> {
-    if state.threepids.bound(user_id).len() >= limits::THREEPIDS {
+/// Refuses another binding of a user who has these, if they are as many as there may be.
+pub fn may_bind(bound: &[(Threepid, String)]) -> Result<(), Refusal> {
+    if bound.len() >= limits::THREEPIDS {
         let limit = limits::THREEPIDS;
         let reason = format!("A user has {limit} addresses on identity servers at most.");
         return Err(Refusal::Forbidden(reason));
@@ -292,7 +292,7 @@ impl Proposal for NoteBound {
         let Self { user_id, threepid, id_server } = self.clone();
         let bound = commit.env.state.threepids.bound(&user_id);
         if !bound.contains(&(threepid.clone(), id_server.clone())) {
-            may_bind(&commit.env.state, &user_id)?;
+            may_bind(&bound)?;
             commit.append(self.stream(), ThreepidBind { user_id, threepid, id_server });
         }
         Ok(())

@@ -270,7 +270,7 @@ async fn one_is_in_line(flood: Urgency, other: Urgency, server: impl Fn(usize) -
         tokio::task::yield_now().await;
     }
     let first = waiting.remove(0).await.expect("no panic").expect("its turn");
-    // No queued body of the flood goes before it.
+    // The other body's turn comes before those of the flood.
     drop(first);
     drop(other.await.expect("no panic").expect("its turn"));
     for task in waiting {

@@ -98,7 +98,7 @@ pub async fn bind(
         return Err(IdentityError::Ids);
     }
     let server = trusted(app, &id_server)?;
-    may_bind(&app.engine.state(), user_id).map_err(Rejected::Refused)?;
+    may_bind(&app.engine.state().threepids.bound(user_id)).map_err(Rejected::Refused)?;
     let body = json!({ "sid": sid, "client_secret": client_secret, "mxid": user_id });
     let answer = ask(app, &server, Method::POST, "/identity/v2/3pid/bind", |_, ask| {
         ask.json(&body).header(AUTHORIZATION, &format!("Bearer {id_access_token}"))

@@ -217,13 +217,12 @@ impl PduReceiver<'_> {
                     valid.push(event);
                 }
             }
+            let knows = |id: &str| EventId::parse(id).map_or(Ok(false), |id| self.knows(room, &id));
             let (known, others) = background::at_length(|| {
-                divided(valid, |id| {
-                    EventId::parse(id).map_or(Ok(false), |event_id| self.knows(room, &event_id))
-                })
+                divided(valid, knows).map(|(known, others)| (parts(known), others))
             })?;
             waiting.extend(others);
-            self.record_outliers(origin, room, known, true).await?;
+            self.record_parts(origin, room, known, true).await?;
         }
         Ok(())
     }
@@ -286,8 +285,8 @@ impl PduReceiver<'_> {
         }
     }
 
-    /// Records events as authorities for others, each after its own authorities. Leaves out those
-    /// that cannot be judged.
+    /// Records events as outliers, each after its auth events. Leaves out those that cannot be
+    /// judged.
     pub(super) async fn record_outliers(
         &self,
         origin: &ServerName,
@@ -295,7 +294,18 @@ impl PduReceiver<'_> {
         events: Vec<Verified>,
         keeps_rejected: bool,
     ) -> Result<(), PduError> {
-        for part in background::at_length(|| parts(in_order(events))) {
+        let parts = background::at_length(|| parts(in_order(events)));
+        self.record_parts(origin, room, parts, keeps_rejected).await
+    }
+
+    async fn record_parts(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        parts: Vec<Vec<Verified>>,
+        keeps_rejected: bool,
+    ) -> Result<(), PduError> {
+        for part in parts {
             self.record_part(origin, room, &part, keeps_rejected).await?;
         }
         Ok(())
@@ -358,7 +368,8 @@ fn needed(events: &[impl Borrow<RawValue>], with_id: bool) -> BTreeMap<OwnedServ
     needed
 }
 
-/// Divides events into those whose auth events are all known or among these, and the others.
+/// Divides events into those whose auth events are all known or among these, each after them, and
+/// the others.
 fn divided(
     events: Vec<Verified>,
     mut knows: impl FnMut(&str) -> Result<bool, PduError>,
@@ -367,16 +378,16 @@ fn divided(
     let (mut looked, mut resting) = (HashMap::new(), HashSet::new());
     for event in &events {
         let mut rests = true;
-        for authority in event.auth_events() {
-            if resting.contains(&*authority) {
+        for auth_event in event.auth_events() {
+            if resting.contains(&*auth_event) {
                 continue;
             }
             // Most name the same few.
-            rests &= match looked.get(&*authority) {
+            rests &= match looked.get(&*auth_event) {
                 Some(is_known) => *is_known,
                 None => {
-                    let is_known = knows(&authority)?;
-                    looked.insert(authority.into_owned(), is_known);
+                    let is_known = knows(&auth_event)?;
+                    looked.insert(auth_event.into_owned(), is_known);
                     is_known
                 }
             };
@@ -410,12 +421,12 @@ fn order(events: &[Verified]) -> Vec<usize> {
         if index.get(event.event_id.as_str()) != Some(&at) {
             continue;
         }
-        let authorities = event.auth_events();
-        let authorities: BTreeSet<_> =
-            authorities.iter().filter_map(|auth| index.get(&**auth)).collect();
-        for authority in authorities {
+        let auth_events = event.auth_events();
+        let auth_events: BTreeSet<_> =
+            auth_events.iter().filter_map(|auth| index.get(&**auth)).collect();
+        for auth_event in auth_events {
             waits_for[at] += 1;
-            authorises[*authority].push(at);
+            authorises[*auth_event].push(at);
         }
         if waits_for[at] == 0 {
             ready.push_back(at);
@@ -474,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn each_event_comes_once_and_after_its_authorities_whatever_depth_it_claims() {
+    fn each_event_comes_once_and_after_its_auth_events_whatever_depth_it_claims() {
         let events = vec![
             event("powers", 1, &["create", "creator"]),
             event("member", 2, &["powers", "create", "not_sent"]),
@@ -498,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn events_wait_for_authorities_that_are_neither_known_nor_among_them() {
+    fn events_wait_for_auth_events_that_are_neither_known_nor_among_them() {
         let events = vec![
             event("member", 3, &["levels", "create"]),
             event("levels", 2, &["create"]),

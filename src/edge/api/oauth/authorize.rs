@@ -215,8 +215,9 @@ impl AuthorizationRequest {
     }
 }
 
-/// What the CSRF token of the consent page is bound to.
-fn form_subject(query: &str) -> String {
+/// The address of the consent page below that of all pages. The CSRF token of its form is bound to
+/// it.
+fn page_address(query: &str) -> String {
     format!("authorize?{query}")
 }
 
@@ -279,7 +280,7 @@ fn consent_page(
     let user_id = &signed_in.user_id;
     let may = may_grant(app, &asked.scope, signed_in);
     let place = page_parts::place(&asked.back.redirect_uri);
-    let next = form_subject(query);
+    let next = page_address(query);
     let body = html! {
         (page_parts::client(client, &languages))
         p { "It asks to:" }
@@ -291,8 +292,8 @@ fn consent_page(
             }
         }
         @if let Err(why) = &may { p.bad role="alert" { (why) } }
-        form method="post" action={ (path(&app.config.server)) "/" (form_subject(query)) } {
-            (page_parts::proof(&app.signing.signer, visitor, &form_subject(query)))
+        form method="post" action={ (path(&app.config.server)) "/" (page_address(query)) } {
+            (page_parts::proof(&app.signing.signer, visitor, &page_address(query)))
             @if may.is_ok() {
                 button type="submit" name="answer" value="allow" { "Allow" }
             }
@@ -332,7 +333,7 @@ pub(super) async fn answer(cx: Cx<Server, ()>, request: Answer) -> Result<Reply,
     };
     let form = Parameters::of_form(&cx.body)?;
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
-    visitor.check(&app.signing.signer, &request.headers, &form_subject(query), &form)?;
+    visitor.check(&app.signing.signer, &request.headers, &page_address(query), &form)?;
     let signed_in = visitor.must_be_signed_in()?;
     if form.get("answer") != Some("allow") {
         let problem = Problem::new("access_denied", "The user denied the request.");

@@ -140,8 +140,8 @@ impl Unread {
     }
 }
 
-/// The offset as of which the file at `path` was written: nothing erased up to there is named in
-/// it. `None` if there is no such file.
+/// The offset as of which the file at `path` was written. The file contains nothing that was erased
+/// up to this offset. `None` if there is no such file.
 pub fn written_at(path: &Path) -> Option<Offset> {
     use io::BufRead as _;
     let file = std::fs::File::open(path).ok()?;
