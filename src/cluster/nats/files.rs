@@ -7,15 +7,16 @@ use async_nats::jetstream::{
     stream::StorageType,
 };
 use futures_util::{StreamExt as _, future::BoxFuture};
-use tokio::fs::File;
+use tokio::{fs::File, io::AsyncSeekExt as _};
 
 use super::failed;
 use logcabin_base::clock::Clock;
-use logcabin_log::nats::{NatsError, NatsLog, patiently};
+use logcabin_log::nats::{NatsError, NatsLog, Patience, delete_stream, patiently};
 use logcabin_media::shared_store::{Contents, SharedStore};
 use logcabin_record::command::FileHash;
 
-/// The files of a cluster, each under its hash in hex.
+/// The files of a cluster, each under its hash in hex. For a moment after the bucket was created, and
+/// while its servers elect a leader, nobody answers for it: putting and fetching wait for that.
 pub struct Files {
     bucket: ObjectStore,
     clock: Clock,
@@ -52,8 +53,23 @@ impl Files {
 
     /// Removes the object store of the cluster of `log`.
     pub async fn delete(log: &NatsLog) -> Result<(), NatsError> {
-        let deleted = log.jetstream().delete_object_store(bucket_name(log)).await;
-        deleted.map_err(|error| failed(&error))
+        delete_stream(log.jetstream(), &format!("OBJ_{}", bucket_name(log))).await
+    }
+}
+
+impl Files {
+    /// Puts a file unless it is there.
+    async fn put_once(&self, name: &str, file: &mut File) -> Result<(), NatsError> {
+        let unread = |error: io::Error| failed(&error);
+        let length = file.metadata().await.map_err(unread)?.len();
+        match self.bucket.info(name).await {
+            Ok(info) if !info.deleted && info.size as u64 == length => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == InfoErrorKind::NotFound => {}
+            Err(error) => return Err(failed(&error)),
+        }
+        file.rewind().await.map_err(unread)?;
+        self.bucket.put(name, file).await.map(|_| ()).map_err(|error| failed(&error))
     }
 }
 
@@ -65,25 +81,23 @@ impl SharedStore for Files {
     fn put<'a>(&'a self, hash: &'a FileHash, path: &'a Path) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(async move {
             let mut file = File::open(path).await?;
-            let name = hash.to_string();
-            match self.bucket.info(&name).await {
-                Ok(info) if !info.deleted && info.size as u64 == file.metadata().await?.len() => {
-                    return Ok(());
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == InfoErrorKind::NotFound => {}
-                Err(error) => return Err(io::Error::other(error)),
+            let mut patience = Patience::default();
+            while let Err(error) = self.put_once(&hash.to_string(), &mut file).await {
+                patience.wait(error).await.map_err(io::Error::other)?;
             }
-            self.bucket.put(&*name, &mut file).await.map(|_| ()).map_err(io::Error::other)
+            Ok(())
         })
     }
 
     fn fetch<'a>(&'a self, hash: &'a FileHash) -> BoxFuture<'a, io::Result<Option<Contents>>> {
         Box::pin(async move {
-            match self.bucket.get(hash.to_string()).await {
-                Ok(object) => Ok(Some(Box::pin(object) as Contents)),
-                Err(error) if error.kind() == GetErrorKind::NotFound => Ok(None),
-                Err(error) => Err(io::Error::other(error)),
+            let mut patience = Patience::default();
+            loop {
+                match self.bucket.get(hash.to_string()).await {
+                    Ok(object) => return Ok(Some(Box::pin(object) as Contents)),
+                    Err(error) if error.kind() == GetErrorKind::NotFound => return Ok(None),
+                    Err(error) => patience.wait(failed(&error)).await.map_err(io::Error::other)?,
+                }
             }
         })
     }

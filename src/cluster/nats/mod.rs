@@ -32,7 +32,7 @@ use super::{Answer, Cluster, Hear, LEASE, Lease, Node, Replica, Status, StreamSt
 use logcabin_base::{clock::Clock, shutdown::Shutdown};
 use logcabin_log::{
     Log as _,
-    nats::{NatsError, NatsLog, patiently},
+    nats::{NatsError, NatsLog, delete_stream, has_stream, patiently},
 };
 use logcabin_record::Offset;
 
@@ -136,6 +136,11 @@ fn failed(error: &dyn fmt::Display) -> NatsError {
     NatsError::Stream(error.to_string())
 }
 
+/// The stream behind a bucket of keys and values.
+fn stream_of(bucket: &str) -> String {
+    format!("KV_{bucket}")
+}
+
 /// Opens a bucket, and creates it if it is missing.
 async fn bucket(log: &NatsLog, config: kv::Config) -> Result<Store, NatsError> {
     patiently(async || bucket_now(log, &config).await).await
@@ -185,28 +190,34 @@ impl Nodes {
 
     /// The names of the live nodes of the cluster of `log`.
     pub async fn live(log: &NatsLog) -> Result<Vec<String>, NatsError> {
-        let bucket = log.jetstream().get_key_value(nodes_bucket(log)).await;
-        let Ok(bucket) = bucket else { return Ok(Vec::new()) };
-        let mut keys = bucket.keys().await.map_err(|error| failed(&error))?;
-        let mut live = Vec::new();
-        while let Some(key) = keys.next().await {
-            let key = key.map_err(|error| failed(&error))?;
-            let Ok(Some(entry)) = bucket.get(&key).await else { continue };
-            if key.starts_with(NODE)
-                && let Ok(node) = serde_json::from_slice::<Node>(&entry)
-            {
-                live.push(node.name);
-            }
+        let name = nodes_bucket(log);
+        if !has_stream(log.jetstream(), &stream_of(&name)).await? {
+            return Ok(Vec::new());
         }
-        live.sort_unstable();
-        Ok(live)
+        patiently(async || {
+            let bucket = log.jetstream().get_key_value(&name).await;
+            let bucket = bucket.map_err(|error| failed(&error))?;
+            let mut keys = bucket.keys().await.map_err(|error| failed(&error))?;
+            let mut live = Vec::new();
+            while let Some(key) = keys.next().await {
+                let key = key.map_err(|error| failed(&error))?;
+                let entry = bucket.get(&key).await.map_err(|error| failed(&error))?;
+                if let Some(entry) = entry.filter(|_| key.starts_with(NODE))
+                    && let Ok(node) = serde_json::from_slice::<Node>(&entry)
+                {
+                    live.push(node.name);
+                }
+            }
+            live.sort_unstable();
+            Ok(live)
+        })
+        .await
     }
 
     /// Removes the buckets of the cluster of `log`.
     pub async fn dissolve(log: &NatsLog) -> Result<(), NatsError> {
         for bucket in [nodes_bucket(log), shared_bucket(log)] {
-            let deleted = log.jetstream().delete_key_value(bucket).await;
-            deleted.map_err(|error| failed(&error))?;
+            delete_stream(log.jetstream(), &stream_of(&bucket)).await?;
         }
         Ok(())
     }

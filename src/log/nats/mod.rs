@@ -44,8 +44,8 @@ use std::{
 use async_nats::{
     ConnectOptions,
     jetstream::{
-        self,
-        context::{Context, PublishError, PublishErrorKind},
+        self, ErrorCode,
+        context::{Context, GetStreamErrorKind, PublishError, PublishErrorKind},
         message::PublishMessage,
         stream::{self, RawMessageErrorKind},
     },
@@ -147,29 +147,82 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a starting node retries what JetStream did not do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Retries a request of a starting node: the NATS servers may be starting, too, or electing a
-/// leader.
+/// Retries a request while the NATS servers may be starting, or electing a leader.
 ///
 /// # Errors
 /// Permanent ones at once; others after 30 seconds.
 pub async fn patiently<T>(
     mut attempt: impl AsyncFnMut() -> Result<T, NatsError>,
 ) -> Result<T, NatsError> {
-    let began = std::time::Instant::now();
-    let mut warned = false;
+    let mut patience = Patience::default();
     loop {
-        let error = match attempt().await {
-            Err(error @ (NatsError::Connect { .. } | NatsError::Stream(_))) => error,
-            settled => return settled,
-        };
-        if began.elapsed() > PATIENCE {
+        match attempt().await {
+            Err(error) => patience.wait(error).await?,
+            Ok(done) => return Ok(done),
+        }
+    }
+}
+
+/// How long a request has failed: [`patiently`], for futures that move between threads.
+#[derive(Debug, Default)]
+pub struct Patience {
+    since: Option<std::time::Instant>,
+}
+
+impl Patience {
+    /// Waits until it is time for the next attempt.
+    ///
+    /// # Errors
+    /// `error` itself, if it is permanent or 30 seconds have passed since the first.
+    pub async fn wait(&mut self, error: NatsError) -> Result<(), NatsError> {
+        if !matches!(error, NatsError::Connect { .. } | NatsError::Stream(_)) {
             return Err(error);
         }
-        if !std::mem::replace(&mut warned, true) {
-            tracing::warn!(%error, "retrying for {} s", PATIENCE.as_secs());
+        match self.since {
+            Some(since) if since.elapsed() > PATIENCE => return Err(error),
+            Some(_) => {}
+            None => {
+                tracing::warn!(%error, "retrying for {} s", PATIENCE.as_secs());
+                self.since = Some(std::time::Instant::now());
+            }
         }
         tokio::time::sleep(consume::PAUSE).await;
+        Ok(())
     }
+}
+
+/// Whether JetStream has a stream of this name.
+///
+/// # Errors
+/// When it does not say.
+pub async fn has_stream(jetstream: &Context, name: &str) -> Result<bool, NatsError> {
+    patiently(async || match jetstream.get_stream(name).await {
+        Ok(_) => Ok(true),
+        Err(error) => match error.kind() {
+            GetStreamErrorKind::JetStream(said)
+                if said.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+            {
+                Ok(false)
+            }
+            _ => Err(NatsError::Stream(error.to_string())),
+        },
+    })
+    .await
+}
+
+/// Deletes a stream, if there is one of this name.
+///
+/// # Errors
+/// When JetStream does not delete it.
+pub async fn delete_stream(jetstream: &Context, name: &str) -> Result<(), NatsError> {
+    patiently(async || {
+        if !has_stream(jetstream, name).await? {
+            return Ok(());
+        }
+        let deleted = jetstream.delete_stream(name).await;
+        deleted.map(|_| ()).map_err(|error| NatsError::Stream(error.to_string()))
+    })
+    .await
 }
 
 /// The log of a cluster. See the module's documentation.
@@ -239,7 +292,7 @@ impl NatsLog {
     /// As [`NatsLog::open`], for a stream that must exist. If `local` never followed a stream, its
     /// records are assumed to be a copy of the cluster's, of whatever age.
     pub async fn join(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
-        let jetstream = jetstream(&options).await?;
+        let jetstream = patiently(async || jetstream(&options).await).await?;
         let stream = patiently(async || {
             let stream = jetstream.get_stream(&options.stream).await;
             stream.map_err(|error| NatsError::Stream(error.to_string()))
@@ -255,7 +308,7 @@ impl NatsLog {
 
     /// Creates a stream, which must not exist yet, from the records of `local`, and becomes a node.
     pub async fn found(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
-        let jetstream = jetstream(&options).await?;
+        let jetstream = patiently(async || jetstream(&options).await).await?;
         let end = *local.durable().borrow();
         let stream = patiently(async || open_stream(&jetstream, &options, end).await).await?;
         let info = stream.cached_info();
@@ -357,8 +410,7 @@ impl NatsLog {
     /// # Errors
     /// When the log lacks messages, or JetStream does not answer.
     pub async fn dissolve(&self) -> Result<(), NatsError> {
-        let failed = |error: &dyn fmt::Display| NatsError::Stream(error.to_string());
-        let last = self.stream_info().await?.state.last_sequence;
+        let last = patiently(async || self.stream_info().await).await?.state.last_sequence;
         let taken = self.shared.position.lock().sequence;
         if taken < last {
             return Err(NatsError::Unfit(format!(
@@ -373,9 +425,7 @@ impl NatsLog {
         }
         let forgotten = Position::forget(self.local.dir());
         forgotten.map_err(|source| self.unwritten(source))?;
-        let name = self.stream_name();
-        let deleted = self.shared.jetstream.delete_stream(name).await;
-        deleted.map(|_| ()).map_err(|error| failed(&error))
+        delete_stream(&self.shared.jetstream, self.stream_name()).await
     }
 
     fn unwritten(&self, source: std::io::Error) -> NatsError {
