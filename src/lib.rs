@@ -40,7 +40,8 @@ pub use logcabin_snapshot as snapshot;
 pub use logcabin_state as state;
 
 // The paths by which programs that embed the server know these.
-pub use logcabin_base::{clock, glob, limits, rate, telemetry, text, work};
+pub use logcabin_base::{clock, glob, limits, rate, text, work};
+pub use logcabin_cli::telemetry;
 pub use logcabin_ops::{admin, backup, export, history, proof, restore, socket, source};
 pub use logcabin_read::{events, notifications, sync, view};
 pub use logcabin_record::address as threepid;

@@ -25,7 +25,6 @@ pub mod secret_text;
 pub mod shutdown;
 pub mod signed;
 pub mod tag;
-pub mod telemetry;
 pub mod text;
 pub mod timers;
 pub mod token_key;

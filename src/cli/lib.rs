@@ -38,6 +38,7 @@ mod restore;
 mod room;
 mod serve;
 mod snapshot;
+pub mod telemetry;
 mod user;
 mod verify;
 mod work;

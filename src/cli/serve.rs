@@ -8,7 +8,7 @@ use std::{
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-use logcabin_base::telemetry::{self, LogFormat};
+use super::telemetry::{self, LogFormat};
 use logcabin_config::{Config, OpenRegistration, Requirement};
 use logcabin_server as server;
 

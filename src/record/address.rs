@@ -50,7 +50,7 @@ pub fn email(written: &str) -> Result<Threepid, Invalid> {
 
 /// The domain in ASCII and lower case, by the rules for web addresses; `None` for an IP address.
 fn domain(written: &str) -> Option<String> {
-    let url = reqwest::Url::parse(&format!("http://{written}/")).ok()?;
+    let url = url::Url::parse(&format!("http://{written}/")).ok()?;
     let plain = url.username().is_empty() && url.port().is_none() && url.path() == "/";
     let host = url.host_str().filter(|_| plain)?;
     // A host that ends in a number is an IP address, or was meant to be one.

@@ -3,10 +3,10 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
-use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
+use url::Url;
 
 use logcabin_base::limits;
 

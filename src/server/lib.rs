@@ -11,6 +11,7 @@ mod manager;
 mod memory;
 mod metrics;
 mod open;
+mod otlp;
 mod starting;
 mod sweep;
 mod tasks;
@@ -29,7 +30,7 @@ use self::{
     open::{Components, ConfiguredFiles, Core},
     tasks::Tasks,
 };
-use logcabin_base::{metrics::otlp, shutdown::Shutdown};
+use logcabin_base::shutdown::Shutdown;
 use logcabin_config::Config;
 use logcabin_edge::{
     api,

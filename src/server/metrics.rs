@@ -12,13 +12,9 @@ use tracing::{info, warn};
 use super::{
     ServerError,
     collector::{self, CollectorStatus},
-    open,
+    open, otlp,
 };
-use logcabin_base::{
-    limits,
-    metrics::{self, otlp},
-    shutdown::Shutdown,
-};
+use logcabin_base::{limits, metrics, shutdown::Shutdown};
 use logcabin_config::{Config, ListenAddress, Metrics};
 use logcabin_edge::http::{
     ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, serve,

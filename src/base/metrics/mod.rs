@@ -8,7 +8,6 @@
 //! configuration.
 
 mod list;
-pub mod otlp;
 mod process;
 
 use std::{collections::HashMap, marker::PhantomData, sync::LazyLock, time::Instant};
@@ -59,7 +58,8 @@ pub fn text() -> Result<String, prometheus::Error> {
     TextEncoder::new().encode_to_string(&gather())
 }
 
-fn gather() -> Vec<MetricFamily> {
+/// All metrics of the process.
+pub fn gather() -> Vec<MetricFamily> {
     metrics().registry.gather()
 }
 

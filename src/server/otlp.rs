@@ -18,10 +18,10 @@ use opentelemetry_proto::tonic::{
 use prometheus::proto::{self, MetricFamily, MetricType};
 use prost::Message as _;
 
-use super::gather;
+use logcabin_base::metrics::gather;
 
 /// The media type of [`request`].
-pub const CONTENT_TYPE: &str = "application/x-protobuf";
+pub(super) const CONTENT_TYPE: &str = "application/x-protobuf";
 
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 
@@ -29,12 +29,12 @@ const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 static SINCE: LazyLock<u64> = LazyLock::new(now_ns);
 
 /// Begins to count. Later calls have no effect.
-pub fn begin() {
+pub(super) fn begin() {
     LazyLock::force(&SINCE);
 }
 
 /// An export request with all metrics of the process, which `attributes` identify.
-pub fn request(attributes: &[(&str, String)]) -> Vec<u8> {
+pub(super) fn request(attributes: &[(&str, String)]) -> Vec<u8> {
     let times = Times { since: *SINCE, now: now_ns() };
     let metrics = gather().iter().filter_map(|family| times.metric(family)).collect();
     let scope = InstrumentationScope {
