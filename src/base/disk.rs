@@ -5,7 +5,7 @@ use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::{
-        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown,
     },
     path::{Path, PathBuf},
 };
@@ -87,6 +87,28 @@ pub fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> 
     put_in_place(partial, path)
 }
 
+/// Removes the permissions of everyone but the owner on a file or directory, and not on what is in
+/// it. Returns the mode that it had, if that was changed. What is missing, or a link to a file, is
+/// left alone.
+pub fn make_private_itself(path: &Path) -> io::Result<Option<u32>> {
+    let about = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        about => about?,
+    };
+    let about = match about.is_symlink() {
+        // A data directory may be reached by a link.
+        true if path.is_dir() => fs::metadata(path)?,
+        true => return Ok(None),
+        false => about,
+    };
+    let mode = about.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(None);
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode & !0o077))?;
+    Ok(Some(mode & 0o7777))
+}
+
 /// Removes the permissions of everyone but the owner on `dir` and everything in it. Returns how
 /// many files and directories it changed. Links are left alone.
 pub fn make_private(dir: &Path) -> io::Result<u64> {
@@ -114,6 +136,21 @@ pub fn make_private(dir: &Path) -> io::Result<u64> {
         }
     }
     Ok(changed)
+}
+
+/// Gives `path` and everything in it to a user and a group. Only root can. Links are not followed.
+pub fn give(path: &Path, user: u32, group: u32) -> io::Result<()> {
+    let mut left = vec![path.to_owned()];
+    while let Some(path) = left.pop() {
+        let about = fs::symlink_metadata(&path)?;
+        if (about.uid(), about.gid()) != (user, group) {
+            lchown(&path, Some(user), Some(group))?;
+        }
+        if about.is_dir() {
+            left.extend(entries(&path)?);
+        }
+    }
+    Ok(())
 }
 
 /// The entries of `dir`, unordered. A missing directory has none.
@@ -184,6 +221,24 @@ mod tests {
         fs::create_dir(&aside).unwrap();
         finish_exchange(&one, &other, &aside).unwrap();
         assert!(one.is_dir() && !aside.exists());
+    }
+
+    #[test]
+    fn what_others_can_read_becomes_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        fs::write(&key, "secret").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        for (path, open, private) in [(&*key, 0o644, 0o600), (dir.path(), 0o755, 0o700)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(open)).unwrap();
+            assert_eq!(make_private_itself(path).unwrap(), Some(open));
+            assert_eq!((mode(path), make_private_itself(path).unwrap()), (private, None));
+        }
+        let (link, none) = (dir.path().join("link"), dir.path().join("none"));
+        std::os::unix::fs::symlink(&key, &link).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!((make_private_itself(&link).unwrap(), mode(&key)), (None, 0o644));
+        assert_eq!(make_private_itself(&none).unwrap(), None);
     }
 
     #[test]

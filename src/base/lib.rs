@@ -19,6 +19,7 @@ pub mod limits;
 pub mod long_work;
 pub mod metrics;
 pub mod network;
+pub mod owner;
 pub mod progress;
 pub mod rate;
 pub mod secret_text;

@@ -11,7 +11,7 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use rustix::fs::Mode;
 
-use logcabin_config::{Config, ConfigError, Effective, Override};
+use logcabin_config::{ArchiveDir, Config, ConfigError, Effective, MediaDir, Override};
 use logcabin_ops::history::terminal::width;
 
 mod act;
@@ -37,6 +37,7 @@ mod report;
 mod restore;
 mod room;
 mod serve;
+mod setup;
 mod snapshot;
 pub mod telemetry;
 mod user;
@@ -63,6 +64,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
+    Setup(setup::Setup),
     Config(config::Print),
     Console(console::Console),
     Cluster(cluster::Cluster),
@@ -105,6 +107,7 @@ impl Cli {
         match self.command {
             None => self.serve.run(),
             Some(Command::Serve(serve)) => serve.run(),
+            Some(Command::Setup(setup)) => setup.run(),
             Some(Command::Config(print)) => print.run(),
             Some(Command::Console(console)) => console.run(),
             Some(Command::Cluster(cluster)) => cluster.run(),
@@ -236,6 +239,50 @@ impl DataDir {
     }
 }
 
+impl DataDir {
+    /// As [`DataDir::load`], for commands that write. If `--data-dir` is another directory than the
+    /// one that the file or the environment names, their directories for the archive and for
+    /// uploaded files are those of another server: they are left out, and the second value says so.
+    fn load_for_writing(&self) -> Result<(Config, Vec<String>), ConfigError> {
+        let mut config = self.load()?;
+        let Some(flag) = &self.data_dir else { return Ok((config, Vec::new())) };
+        let settings = Settings {
+            config: self.config.clone(),
+            data_dir: None,
+            bind: Vec::new(),
+            server_name: None,
+            log: None,
+            open_registration: false,
+            no_rate_limits: false,
+        };
+        let named = settings.load()?;
+        let other = &named.config.server.data_dir;
+        let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
+        let is_same = *other == config.server.data_dir
+            || real(other).is_some_and(|other| Some(other) == real(&config.server.data_dir));
+        if is_same || named.source("server", "data_dir").is_none() {
+            return Ok((config, Vec::new()));
+        }
+        let mut notes = Vec::new();
+        let mut leave = |setting: &str, path: &std::path::Path| {
+            notes.push(format!(
+                "{} is left alone: `{setting}` is for the data directory {}, not for {flag}",
+                path.display(),
+                other.display(),
+            ));
+        };
+        if let ArchiveDir::Path(path) = &config.log.archive_dir {
+            leave("log.archive_dir", path);
+            config.log.archive_dir = ArchiveDir::Auto;
+        }
+        if let MediaDir::Path(path) = &config.media.dir {
+            leave("media.dir", path);
+            config.media.dir = MediaDir::Auto;
+        }
+        Ok((config, notes))
+    }
+}
+
 /// As [`DataDir`], for commands without other arguments: `DIR` alone is also the data directory.
 #[derive(Clone, Debug, Args)]
 struct DataDirOrDir {
@@ -307,6 +354,29 @@ mod tests {
             assert_eq!(at.load().unwrap().server.data_dir, PathBuf::from("d"));
         }
         assert!(Cli::try_parse_from(["logcabin", "verify", "d", "--data-dir", "d"]).is_err());
+    }
+
+    #[test]
+    fn another_data_directory_leaves_the_archive_of_the_configuration_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("live.toml");
+        let text = "[server]\ndata_dir = \"/live\"\n[log]\narchive_dir = \"/archive\"\n";
+        std::fs::write(&file, text).unwrap();
+        let at = |data_dir: Option<&str>| {
+            let data_dir = data_dir.map(ToOwned::to_owned);
+            DataDir { config: Some(file.clone()), data_dir }.load_for_writing().unwrap()
+        };
+        for same in [None, Some("/live")] {
+            let (config, notes) = at(same);
+            assert_eq!(config.archive_dir(), Some("/archive".into()));
+            assert!(notes.is_empty(), "{notes:?}");
+        }
+        let (config, notes) = at(Some("/other"));
+        assert_eq!(config.archive_dir(), Some("/other/archive".into()));
+        assert!(notes[0].contains("/archive is left alone"), "{notes:?}");
+        // A file that names no data directory is for the one on the command line.
+        std::fs::write(&file, "[log]\narchive_dir = \"/archive\"\n").unwrap();
+        assert_eq!(at(Some("/other")).0.archive_dir(), Some("/archive".into()));
     }
 
     #[test]

@@ -50,7 +50,10 @@ pub(super) struct Restore {
 
 impl Restore {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        let config = self.at.load()?;
+        let (config, notes) = self.at.load_for_writing()?;
+        for note in notes {
+            eprintln!("logcabin: {note}");
+        }
         let request = Request {
             from: self.from.clone().map_or(RestoreSource::InPlace, RestoreSource::Path),
             to: self.to,

@@ -9,8 +9,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use super::telemetry::{self, LogFormat};
-use logcabin_config::{Config, OpenRegistration, Requirement};
-use logcabin_server as server;
+use logcabin_config::{
+    Config, OpenRegistration, Registration, Requirement, value::RegistrationStage,
+};
+use logcabin_server::{self as server, Started};
 
 /// Run the server (the default command)
 ///
@@ -39,11 +41,14 @@ impl Serve {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             let stop = stop_signal()?;
-            let started = |config: &Config| {
+            let hints = io::stdout().is_terminal();
+            let started = |Started { config, has_accounts }: Started<'_>| {
                 // For a user at a terminal; programs read the log output.
                 if io::stdout().is_terminal() || self.log_format == LogFormat::Human {
                     // The server runs without standard output.
-                    let _ = io::stdout().lock().write_all(banner(config).as_bytes());
+                    let _ = io::stdout()
+                        .lock()
+                        .write_all(banner(config, hints && !has_accounts).as_bytes());
                 }
             };
             server::run(config, Box::pin(stop), Box::new(started)).await?;
@@ -76,33 +81,11 @@ fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     })
 }
 
-/// What a new operator needs to know once the server runs.
-fn banner(config: &Config) -> String {
-    let url = config.server.local_url();
+/// What a new operator needs to know once the server runs. `hints` for what to try next: on a
+/// terminal, and while there is no account.
+fn banner(config: &Config, hints: bool) -> String {
     let listening: Vec<_> =
         config.server.bind.iter().map(|bind| format!("http://{bind}")).collect();
-    let registration = match (config.registration.is_open(&config.server), config.registration.open)
-    {
-        (true, OpenRegistration::Auto) => "open, as only this machine can reach the server",
-        (true, _) => "open: anyone who reaches the server can create an account",
-        (false, OpenRegistration::Auto) => {
-            "closed, as others may reach the server; open it with --open-registration"
-        }
-        (false, _) => "closed",
-    };
-    let prefix = config.server.prefixes.first().map(ToString::to_string).unwrap_or_default();
-    // If registration has stages, it takes several requests.
-    let nothing_asked = config.registration.require == [Requirement::default()];
-    let try_next = if config.registration.is_open(&config.server) && nothing_asked {
-        format!(
-            "    curl {url}{prefix}/client/versions\n    \
-                 curl -X POST {url}{prefix}/client/v3/register -d \\\n      \
-                   '{{\"username\":\"ann\",\"password\":\"correct horse\",\"auth\":{{\"type\":\"m.login.dummy\"}}}}'\n  \
-             or give {url} to a Matrix client as its homeserver."
-        )
-    } else {
-        format!("    curl {url}{prefix}/client/versions")
-    };
     let loopback = config.server.bind.iter().all(|bind| bind.ip().is_loopback());
     // Once there are accounts, the name cannot be changed.
     let name_note = if config.server.name == "localhost" && !loopback {
@@ -123,34 +106,108 @@ fn banner(config: &Config) -> String {
            Data           {data}\n  \
            Registration   {registration}\n\
          {discovery}  \
-           Settings       `logcabin config` prints and explains them\n\n  \
-           Try next:\n{try_next}\n\n",
+           Settings       `logcabin config` prints and explains them\n\n{try_next}",
         version = env!("CARGO_PKG_VERSION"),
         listening = listening.join(", "),
         name = config.server.name,
         data = config.server.data_dir.display(),
+        registration = registration(config),
+        try_next = if hints { try_next(config) } else { String::new() },
     )
+}
+
+/// Who can create an account.
+fn registration(config: &Config) -> String {
+    let asked = asked(&config.registration);
+    match (config.registration.is_open(&config.server), config.registration.open) {
+        (true, OpenRegistration::Auto) if asked.is_empty() => {
+            "open, as only this machine can reach the server".to_owned()
+        }
+        (true, _) if asked.is_empty() => {
+            "open: anyone who reaches the server can create an account".to_owned()
+        }
+        (true, _) => format!("a new user must have or do this: {}", asked.join("; ")),
+        (false, OpenRegistration::Auto) => {
+            "closed, as others may reach the server; open it with --open-registration".to_owned()
+        }
+        (false, _) => "closed: administrators create accounts (`logcabin user create`)".to_owned(),
+    }
+}
+
+/// What a new user is asked for. A stage that offers "dummy" can be skipped.
+fn asked(registration: &Registration) -> Vec<String> {
+    let must = registration.require.iter().filter(|one| !one.0.contains(&RegistrationStage::Dummy));
+    let words = |Requirement(choice): &Requirement| -> String {
+        let choice: Vec<_> = choice.iter().map(|stage| in_words(*stage)).collect();
+        choice.join(" or ")
+    };
+    must.map(words).collect()
+}
+
+const fn in_words(stage: RegistrationStage) -> &'static str {
+    match stage {
+        RegistrationStage::Token => "a registration token",
+        RegistrationStage::Captcha => "a captcha",
+        RegistrationStage::Terms => "agree to the terms",
+        RegistrationStage::Email => "confirm an email address",
+        RegistrationStage::Msisdn => "confirm a phone number",
+        other => other.as_str(),
+    }
+}
+
+fn try_next(config: &Config) -> String {
+    let url = config.server.local_url();
+    let prefix = config.server.prefixes.first().map(ToString::to_string).unwrap_or_default();
+    // If registration has stages, it takes several requests.
+    let nothing_asked = config.registration.require == [Requirement::default()];
+    let lines = if config.registration.is_open(&config.server) && nothing_asked {
+        format!(
+            "    curl {url}{prefix}/client/versions\n    \
+                 curl -X POST {url}{prefix}/client/v3/register -d \\\n      \
+                   '{{\"username\":\"ann\",\"password\":\"correct horse\",\"auth\":{{\"type\":\"m.login.dummy\"}}}}'\n  \
+             or give {url} to a Matrix client as its homeserver."
+        )
+    } else {
+        format!("    logcabin user create NAME --admin\n    curl {url}{prefix}/client/versions")
+    };
+    format!("  Try next:\n{lines}\n\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use logcabin_config::value::RegistrationStage;
 
     #[test]
     fn the_banner_says_how_registration_is_set() {
         let mut config = Config::default();
-        assert!(banner(&config).contains("open, as only this machine"));
-        assert!(banner(&config).contains("m.login.dummy"));
-        assert!(!banner(&config).contains("server.public_url"));
+        assert!(banner(&config, true).contains("open, as only this machine"));
+        assert!(banner(&config, true).contains("m.login.dummy"));
+        assert!(!banner(&config, false).contains("curl"));
+        assert!(!banner(&config, true).contains("server.public_url"));
         config.server.bind = vec!["0.0.0.0:8008".parse().unwrap()];
-        assert!(banner(&config).contains("--open-registration"));
-        assert!(banner(&config).contains("--server-name"));
-        assert!(banner(&config).contains("http://127.0.0.1:8008"));
-        assert!(!banner(&config).contains("m.login.dummy"));
-        assert!(banner(&config).contains("server.public_url"));
+        assert!(banner(&config, true).contains("--open-registration"));
+        assert!(banner(&config, true).contains("--server-name"));
+        assert!(banner(&config, true).contains("http://127.0.0.1:8008"));
+        assert!(!banner(&config, true).contains("m.login.dummy"));
+        assert!(banner(&config, true).contains("server.public_url"));
+    }
+
+    #[test]
+    fn the_banner_says_what_a_new_user_is_asked_for() {
+        use RegistrationStage::{Captcha, Dummy, Email, Msisdn, Token};
         let mut config = Config::default();
-        config.registration.require = vec![Requirement(vec![RegistrationStage::Token])];
-        assert!(!banner(&config).contains("m.login.dummy"));
+        config.registration.open = OpenRegistration::Yes;
+        for (require, said) in [
+            (vec![vec![Token]], "this: a registration token"),
+            (vec![vec![Captcha], vec![Token]], "this: a captcha; a registration token"),
+            (vec![vec![Email, Msisdn]], "confirm an email address or confirm a phone number"),
+            (vec![vec![Email, Dummy]], "anyone who reaches the server"),
+        ] {
+            config.registration.require = require.into_iter().map(Requirement).collect();
+            let text = banner(&config, true);
+            assert!(text.contains(said), "{text}");
+            assert!(!text.contains("m.login.dummy"), "{text}");
+            assert_eq!(text.contains("anyone"), said.contains("anyone"), "{text}");
+        }
     }
 }

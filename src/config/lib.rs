@@ -222,6 +222,12 @@ impl Effective {
         Ok(())
     }
 
+    /// Where a setting's value is from; `None` for a default.
+    pub fn source(&self, section: &str, name: &str) -> Option<&SettingSource> {
+        let is_meant = |(key, _): &(&(&str, &str), _)| **key == (section, name);
+        self.places.iter().find(is_meant).map(|(_, source)| source)
+    }
+
     /// The configuration as a TOML file that explains every key.
     pub fn to_toml(&self) -> String {
         let mut text = String::from(

@@ -297,8 +297,8 @@ settings! {
     /// The log.
     log: Log {
         /// The directory of the archive: plain files with every record, from which all data can be
-        /// restored if the database is corrupt. Best on another disk. "auto" is the directory
-        /// `archive` in the data directory.
+        /// restored if the database is corrupt. Best on another disk, and of this data directory
+        /// alone. "auto" is the directory `archive` in the data directory.
         archive_dir: ArchiveDir = ArchiveDir::Auto;
         /// The size at which a file of the archive is closed and the next one started, in bytes.
         archive_segment_bytes: u64 = 64 * 1024 * 1024, in 65_536..=1_099_511_627_776;
@@ -653,7 +653,8 @@ settings! {
     /// Uploaded files, and previews of pages.
     media: Media {
         /// The directory of the uploaded files. The nodes of a cluster need one that all of them
-        /// can reach. "auto" is the directory `media` in the data directory.
+        /// can reach; nobody else may have it. "auto" is the directory `media` in the data
+        /// directory.
         dir: MediaDir = MediaDir::Auto;
         /// The largest file that can be uploaded, in bytes.
         max_upload_bytes: u64 = 100 * 1024 * 1024, in 1..=1_099_511_627_776;

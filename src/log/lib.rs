@@ -15,7 +15,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use tokio::sync::watch;
 
-use logcabin_record::{Chain, NewRecord, Offset, Record, Stream};
+use logcabin_record::{Chain, NewRecord, Offset, Record, Stream, hex};
 
 pub mod archive;
 mod block;
@@ -180,6 +180,12 @@ pub trait Log: Send + Sync + fmt::Debug + 'static {
 
     /// Refuses new appends, completes those in progress and makes everything durable. Blocks.
     fn close(&self);
+}
+
+/// What tells a log from every other one, and not from its copies: the chain value of its first
+/// record, in hex. None for an empty log.
+pub fn identity(log: &dyn Log) -> Result<Option<String>, ReadError> {
+    Ok(log.get(Offset::new(1))?.map(|record| hex(&record.chain)))
 }
 
 /// The last offset of each stream.

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::download::{self, DownloadError};
-use logcabin_base::{clock::random_letters, disk, limits};
+use logcabin_base::{clock::random_letters, disk, limits, owner::Claim};
 use logcabin_record::command::FileHash;
 
 const INCOMING: &str = "incoming";
@@ -63,6 +63,25 @@ pub fn files(root: &Path) -> io::Result<Vec<(FileHash, PathBuf)>> {
     Ok(files)
 }
 
+/// Whether a directory is empty of files, or has one for which `named` is true.
+pub(crate) fn fits(root: &Path, named: &dyn Fn(&FileHash) -> bool) -> io::Result<bool> {
+    let is_part = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 2);
+    let mut has_files = false;
+    for outer in entries(root)?.into_iter().filter(is_part) {
+        for inner in entries(&outer)?.into_iter().filter(is_part) {
+            for path in entries(&inner)? {
+                let name = path.file_name().and_then(|name| name.to_str());
+                let Some(hash) = name.and_then(FileHash::from_hex) else { continue };
+                if named(&hash) {
+                    return Ok(true);
+                }
+                has_files = true;
+            }
+        }
+    }
+    Ok(!has_files)
+}
+
 /// The store of a running server.
 #[derive(Debug)]
 pub struct Store {
@@ -83,6 +102,8 @@ pub struct Store {
     has_copies: bool,
     /// Held while directories are created, so that an existing directory is known to be durable.
     directories: Mutex<()>,
+    /// The locks of a directory outside of the data directory.
+    _claims: Vec<Claim>,
 }
 
 /// What a sweep deleted.
@@ -180,6 +201,7 @@ impl Store {
             reported: Mutex::default(),
             has_copies,
             directories: Mutex::default(),
+            _claims: Vec::new(),
         };
         store.make(&store.root.join(THUMBNAILS))?;
         store.make(&store.incoming)?;
@@ -187,6 +209,11 @@ impl Store {
             fs::remove_file(left?.path())?;
         }
         Ok(store)
+    }
+
+    /// The store, which holds these locks as long as it exists.
+    pub(crate) fn held_by(self, claims: Vec<Claim>) -> Self {
+        Self { _claims: claims, ..self }
     }
 
     /// The path of the file with this name, which is its hash except in a store of copies.

@@ -10,5 +10,6 @@ pub mod export;
 pub mod history;
 pub mod proof;
 pub mod restore;
+pub mod setup;
 pub mod socket;
 pub mod source;

@@ -42,7 +42,7 @@ impl Listening {
                 return Err(ServerError::Federation(both.to_owned()));
             }
         };
-        let listeners = open::listen(&mut federation.bind).await?;
+        let listeners = open::listen("federation.bind", &mut federation.bind).await?;
         if tls.is_none() && federation.bind.iter().any(|bind| !bind.ip().is_loopback()) {
             warn!(
                 "other homeservers need TLS; set federation.certificate, or let only a proxy reach \

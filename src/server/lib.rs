@@ -22,7 +22,7 @@ use std::{io, net::SocketAddr, path::Path, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, LocalBoxFuture};
 use thiserror::Error;
-use tokio::{sync::oneshot, task::JoinHandle};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use self::{
@@ -40,20 +40,21 @@ use logcabin_engine as engine;
 use logcabin_log::{
     Log, ReadError,
     archive::ArchiveError,
-    store::{OpenError, SledLog},
+    store::{OpenError, SledLog, has_log},
 };
 use logcabin_ops::{
     admin::{self, context::ActContext},
     proof, socket,
 };
 use logcabin_search::Search;
+use logcabin_service::last_seen;
 use logcabin_snapshot as snapshot;
 
 /// Why a server cannot run.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    #[error("cannot listen on {address}: {source}")]
-    Bind { address: SocketAddr, source: io::Error },
+    #[error("cannot listen on {address} (`{setting}`): {source}{}", of_port(.source))]
+    Bind { setting: &'static str, address: SocketAddr, source: io::Error },
     #[error(transparent)]
     Log(#[from] OpenError),
     #[error(transparent)]
@@ -112,14 +113,25 @@ impl From<TableError> for ServerError {
     }
 }
 
+/// A server that listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Started<'a> {
+    /// With the actual addresses: a port of 0 has become the one that the operating system chose.
+    pub config: &'a Config,
+    /// Whether there is an account.
+    pub has_accounts: bool,
+}
+
+/// Called once a server listens.
+pub type OnStart<'a> = Box<dyn FnOnce(Started<'_>) + 'a>;
+
 /// Runs a server until `stop` completes and the requests in progress are answered.
 ///
-/// Calls `started` once the server listens, with the actual addresses: a port of 0 has become the
-/// one that the operating system chose.
+/// Calls `started` once the server listens.
 pub fn run<'a>(
     config: Config,
     stop: BoxFuture<'static, ()>,
-    started: Box<dyn FnOnce(&Config) + 'a>,
+    started: OnStart<'a>,
 ) -> LocalBoxFuture<'a, Result<(), ServerError>> {
     // Boxed, so that the server is compiled here and not again in each caller's package.
     Box::pin(serve(config, stop, started))
@@ -128,16 +140,25 @@ pub fn run<'a>(
 async fn serve(
     mut config: Config,
     stop: BoxFuture<'static, ()>,
-    started: Box<dyn FnOnce(&Config) + '_>,
+    started: OnStart<'_>,
 ) -> Result<(), ServerError> {
     // Invalid files are reported before anything is changed.
     let named = ConfiguredFiles::load(&config)?;
     open::warn_of(&config.registration, &config.server);
-    // The log first: its lock makes this process the server, and a second one gets an error.
-    let log = cluster::open_log(&config).await?;
-    let listeners = open::listen(&mut config.server.bind).await?;
-    let federation = federation::Listening::begin(&mut config.federation).await?;
-    let metrics_at = metrics::listen(&mut config.metrics).await?;
+    // The log first: its lock makes this process the server, and a second one gets an error. But a
+    // start that fails leaves no new data directory behind.
+    let before = config.clone();
+    let (log, listening) = match has_log(&config.server.data_dir) {
+        true => {
+            let log = cluster::open_log(&before).await?;
+            (log, Listening::begin(&mut config).await?)
+        }
+        false => {
+            let listening = Listening::begin(&mut config).await?;
+            (cluster::open_log(&before).await?, listening)
+        }
+    };
+    let Listening { clients: listeners, federation, metrics: metrics_at } = listening;
     otlp::begin();
     traces::begin(&config)?;
     let starting = starting::Answering::begin(&config, &listeners)?;
@@ -190,6 +211,7 @@ async fn serve(
     }
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
+    let last_seen = Arc::clone(&app.last_seen);
     let federated = federation.map(|listening| listening.serve(&app, &config, &bodies, &shutdown));
     let (for_servers, federated) = federated.transpose()?.unzip();
     let edge = Edge::new(app, api::endpoints(&config.server.prefixes), &config, shutdown.clone())?;
@@ -213,7 +235,8 @@ async fn serve(
     starting.end().await;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     manager.serving(&shutdown);
-    started(&config);
+    let has_accounts = !core.engine.state().accounts.is_empty();
+    started(Started { config: &config, has_accounts });
     let closed = |connections| info!(connections, "finishing the requests in progress");
     let clients = api::serve(listeners, None, edge, Box::new(closed));
     match federated {
@@ -222,6 +245,7 @@ async fn serve(
     }
 
     tasks.end().await;
+    last_seen::note_all(&last_seen, &core.engine).await;
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;
     close(&config.server.data_dir, search, core, snapshots).await;
     traces::end().await;
@@ -229,6 +253,36 @@ async fn serve(
     match failure.and_then(|failure| failure.borrow().clone()) {
         Some(reason) => Err(ServerError::Cluster(reason.to_string())),
         None => Ok(()),
+    }
+}
+
+/// All that the server listens on.
+struct Listening {
+    clients: Vec<Arc<TcpListener>>,
+    federation: Option<federation::Listening>,
+    metrics: Option<Arc<TcpListener>>,
+}
+
+impl Listening {
+    /// Listens, and replaces the configured addresses by the actual ones.
+    async fn begin(config: &mut Config) -> Result<Self, ServerError> {
+        let clients = open::listen("server.bind", &mut config.server.bind).await?;
+        let federation = federation::Listening::begin(&mut config.federation).await?;
+        let metrics = metrics::listen(&mut config.metrics).await?;
+        Ok(Self { clients, federation, metrics })
+    }
+}
+
+/// What to do about a port that cannot be had.
+fn of_port(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program has it: stop that one, or give this one another port"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; only root, or a program with CAP_NET_BIND_SERVICE, may listen there"
+        }
+        _ => "",
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) async fn listen(
     settings: &mut Metrics,
 ) -> Result<Option<Arc<TcpListener>>, ServerError> {
     let Some(ListenAddress(address)) = &mut settings.bind else { return Ok(None) };
-    Ok(open::listen(std::slice::from_mut(address)).await?.pop())
+    Ok(open::listen("metrics.bind", std::slice::from_mut(address)).await?.pop())
 }
 
 /// Serves the metrics until the server stops.

@@ -142,16 +142,20 @@ pub(super) fn warn_of(registration: &config::Registration, server: &config::Serv
     }
 }
 
-/// Listens on the configured addresses, and replaces them by the actual ones.
+/// Listens on the addresses of a setting, and replaces them by the actual ones.
 pub(super) async fn listen(
+    setting: &'static str,
     addresses: &mut [SocketAddr],
 ) -> Result<Vec<Arc<TcpListener>>, ServerError> {
     let mut listeners = Vec::new();
     for address in addresses {
         let bind =
             async { TcpListener::bind(*address).await.and_then(|l| Ok((l.local_addr()?, l))) };
-        let (actual, listener) =
-            bind.await.map_err(|source| ServerError::Bind { address: *address, source })?;
+        let (actual, listener) = bind.await.map_err(|source| ServerError::Bind {
+            setting,
+            address: *address,
+            source,
+        })?;
         *address = actual;
         listeners.push(Arc::new(listener));
     }
@@ -180,6 +184,7 @@ impl Core {
         named: &ConfiguredFiles,
         log: Opened,
     ) -> Result<Self, ServerError> {
+        close_to_others(&config.server.data_dir);
         // Before the log takes appends: an archive that is ahead of the log, or belongs to another
         // one, prevents the start while nothing has been written.
         let archiver = open_archive(config, Arc::clone(&log.local) as Arc<dyn Log>)?;
@@ -282,6 +287,7 @@ impl Components {
             epoch: engine.state().epoch(),
             health: Health {
                 log: Arc::clone(&core.log.local),
+                archive: core.archiver.as_ref().map(Archiver::failure),
                 cluster: cluster.clone(),
                 shutdown: shutdown.clone(),
             },
@@ -423,6 +429,7 @@ fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, 
         return Ok(None);
     };
     let mut options = ArchiveOptions::new(dir);
+    options.data_dir = Some(config.server.data_dir.clone());
     options.segment_bytes = config.log.archive_segment_bytes;
     options.compact_percent = config.erasure.compact_percent;
     Ok(Some(Archiver::start(options, log)?))
@@ -439,24 +446,57 @@ fn watch_for_failure(log: &SledLog) {
     });
 }
 
-/// The entries of a data directory. Others are not the server's.
-const OWN: [&str; 9] = [
+/// The entries of a data directory that are the server's. Logs that a restore kept, and what an
+/// import or a restore builds, begin with one of these and a point.
+const OWN: [&str; 12] = [
     "log",
-    "log.ready",
     "archive",
     "media",
     "search",
     "snapshots",
+    "restoring",
     "checkpoint.json",
+    "console",
     "id_token.key",
+    "tokens.key",
+    "acme",
     "lock",
 ];
+
+/// Whether an entry of a data directory is the server's.
+fn is_own(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    OWN.iter().any(|own| {
+        name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
+/// Removes other users' access to the data directory and to the keys in it, before anything else is
+/// done there.
+fn close_to_others(data_dir: &Path) {
+    let keys = ["tokens.key", "id_token.key"].map(|name| data_dir.join(name));
+    for path in std::iter::once(data_dir.to_owned()).chain(keys) {
+        match disk::make_private_itself(&path) {
+            Ok(None) => {}
+            Ok(Some(mode)) => {
+                let (path, mode) = (path.display(), format!("{mode:04o}"));
+                info!(%path, mode, "removed other users' access");
+            }
+            Err(error) => {
+                warn!(path = %path.display(), %error, "other users may have access to this");
+            }
+        }
+    }
+}
 
 /// In the background, removes other users' access to files that an earlier version created, or that
 /// were copied here.
 fn make_private(data_dir: &Path, archive: Option<PathBuf>) {
-    let own = OWN.iter().map(|name| data_dir.join(name));
-    let paths: Vec<_> = own.chain(archive).collect();
+    let entries = disk::entries(data_dir).unwrap_or_else(|error| {
+        warn!(path = %data_dir.display(), %error, "the permissions in it could not be checked");
+        Vec::new()
+    });
+    let paths: Vec<_> = entries.into_iter().filter(|path| is_own(path)).chain(archive).collect();
     let work = move || {
         background::stand_back();
         let mut changed = 0;

@@ -96,4 +96,8 @@ impl Healthy for Starting {
         let trouble = HealthProblem { check: "projections", reason: "The server is starting." };
         Box::pin(std::future::ready(vec![trouble]))
     }
+
+    fn warnings(&self) -> Vec<HealthProblem> {
+        Vec::new()
+    }
 }

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
+use tokio::sync::watch;
 
 use logcabin_base::shutdown::Shutdown;
 use logcabin_cluster::Cluster;
@@ -16,6 +17,8 @@ const CATCH_UP: Duration = Duration::from_secs(1);
 pub struct Health {
     /// The log on this machine.
     pub log: Arc<SledLog>,
+    /// Why the archive cannot be written, if it cannot; `None` without an archive.
+    pub archive: Option<watch::Receiver<Option<String>>>,
     /// The other nodes, if there are any.
     pub cluster: Option<Arc<dyn Cluster>>,
     pub shutdown: Shutdown,
@@ -55,5 +58,13 @@ impl Health {
             }
         }
         troubles
+    }
+
+    /// What an administrator should look at, although the server does its work.
+    pub fn warnings(&self) -> Vec<HealthProblem> {
+        let failing = self.archive.as_ref().is_some_and(|failure| failure.borrow().is_some());
+        let reason =
+            "The archive cannot be written, or has vanished: the log of the server says why.";
+        failing.then_some(HealthProblem { check: "archive", reason }).into_iter().collect()
     }
 }

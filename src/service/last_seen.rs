@@ -13,7 +13,7 @@ use tracing::warn;
 
 use logcabin_base::{limits, shutdown::Shutdown};
 use logcabin_decide::device::NoteSeen;
-use logcabin_engine::Engine;
+use logcabin_engine::{Engine, Rejected};
 use logcabin_record::{Offset, Origin, command::Sighting};
 use logcabin_state::{Device, State};
 
@@ -135,6 +135,27 @@ impl LastSeen {
         sighting.or_else(|| state.seen.get(user_id, device_id))
     }
 
+    /// The uses that are later than what is recorded of the device.
+    fn unrecorded(&self, state: &State) -> Vec<(OwnedUserId, OwnedDeviceId, Sighting)> {
+        // Looking through all accounts is as fast as it is rare.
+        if self.every_ms.is_none() || self.devices.is_empty() {
+            return Vec::new();
+        }
+        let mut unrecorded = Vec::new();
+        for user_id in state.accounts.user_ids() {
+            let Some(account) = state.accounts.get(&user_id) else { continue };
+            for (device_id, device) in account.read().active_devices() {
+                let Some(entry) = self.devices.get(&device.session) else { continue };
+                let sighting = entry.lock().sighting.clone();
+                let recorded = state.seen.get(&user_id, device_id).map(|seen| seen.seen_ms);
+                if recorded.is_none_or(|recorded| recorded < sighting.seen_ms) {
+                    unrecorded.push((user_id.clone(), device_id.to_owned(), sighting));
+                }
+            }
+        }
+        unrecorded
+    }
+
     /// What is to be recorded now.
     fn take_due(&self) -> Vec<(OwnedUserId, OwnedDeviceId, Sighting)> {
         let due = std::mem::take(&mut *self.due.lock());
@@ -144,6 +165,23 @@ impl LastSeen {
             Some((user_id, device_id, sighting))
         };
         due.into_iter().filter_map(sighted).collect()
+    }
+}
+
+/// Records every use that has no record yet. To be called when no more requests are answered and
+/// the log still takes records: after a restart, what is known is what was recorded.
+pub async fn note_all(seen: &LastSeen, engine: &Engine) {
+    let unrecorded = seen.unrecorded(&engine.state());
+    let noting = async {
+        for some in unrecorded.chunks(limits::SEEN_BATCH) {
+            engine.propose(Origin::server(), NoteSeen(some.to_vec())).await?.into_inner();
+        }
+        Ok::<_, Rejected>(())
+    };
+    match tokio::time::timeout(limits::SEEN_LAST, noting).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => warn!(%error, "the last use of devices could not be recorded"),
+        Err(_) => warn!("recording the last use of devices took too long"),
     }
 }
 
@@ -196,6 +234,16 @@ mod tests {
             recorded.extend(due.into_iter().map(|(_, _, sighting)| sighting.seen_ms));
         }
         assert_eq!(recorded, [1_000_000, 1_010_000, 1_020_000, 1_030_000]);
+    }
+
+    #[test]
+    fn what_is_unrecorded_is_of_existing_devices() {
+        let seen = LastSeen::new(3600);
+        assert!(seen.unrecorded(&State::default()).is_empty());
+        let home = IpAddr::from([10, 0, 0, 1]);
+        seen.see(&State::default(), phone(), home, None, 1_000_000);
+        // There is no such account any more.
+        assert!(seen.unrecorded(&State::default()).is_empty());
     }
 
     #[test]

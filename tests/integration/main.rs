@@ -27,6 +27,8 @@
 //! - `proofs`: what is shown of a log holds, also to a program that has none of the server's code.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `readme`: what the README tells newcomers to type.
+//! - `setup`: what `logcabin setup` makes and refuses.
+//! - `traps`: mistakes of operators, and what must not come of them.
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
 //! - `snapshots`: starts from snapshots, whole and damaged ones.
 //! - `sso`: people log in by another service and on the login page, in a browser.
@@ -69,8 +71,10 @@ mod pages;
 mod peers;
 mod proofs;
 mod readme;
+mod setup;
 mod snapshots;
 mod sso;
 mod synadm;
 mod traces;
+mod traps;
 mod web;

@@ -283,7 +283,7 @@ metrics! {
         "Records that the archive lacks"
         gauge;
     archive_failing: IntGauge = "logcabin_archive_failing"
-        "Whether the archive cannot be written"
+        "Whether the archive cannot be written, or vanished in the last ten minutes"
         gauge;
 
     sync_stage: Each<SyncStage, Histogram> = "logcabin_sync_stage_duration_seconds"

@@ -133,4 +133,8 @@ impl Healthy for Server {
     fn troubles(&self) -> BoxFuture<'_, Vec<HealthProblem>> {
         Box::pin(self.health.troubles())
     }
+
+    fn warnings(&self) -> Vec<HealthProblem> {
+        self.health.warnings()
+    }
 }

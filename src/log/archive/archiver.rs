@@ -10,9 +10,9 @@ use std::{
 
 use tokio::{runtime, sync::watch, time::sleep};
 
-use super::{ArchiveError, ArchiveOptions, eraser::Eraser, segment::Writer};
+use super::{ArchiveError, ArchiveOptions, eraser::Eraser, place::Place, segment::Writer};
 use crate::{Log, follow::Follow};
-use logcabin_base::clock::Clock;
+use logcabin_base::{clock::Clock, owner::OwnerError};
 use logcabin_record::Offset;
 
 /// How long new records wait for others, with which they share a sync. With the copy and the sync
@@ -28,6 +28,13 @@ const CHUNK: usize = 256;
 /// The pause after a failure doubles from the first to the last of these.
 pub(super) const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
+
+/// How often the archiver looks whether its directory is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// For how long it is told that the directory had vanished: long enough for everything that asks
+/// now and then.
+const TELL_FOR: Duration = Duration::from_secs(600);
 
 /// Copies a log into an archive for as long as it lives.
 pub struct Archiver {
@@ -57,7 +64,8 @@ impl Archiver {
     /// A failing disk is not an error here: it is reported, and retried in the background.
     ///
     /// # Errors
-    /// [`ArchiveError::Ahead`] or [`ArchiveError::Foreign`] when the archive is not a prefix.
+    /// [`ArchiveError::Ahead`] or [`ArchiveError::Foreign`] when the archive is not a prefix,
+    /// [`ArchiveError::Owner`] when its directory is another server's.
     pub fn start(options: ArchiveOptions, log: Arc<dyn Log>) -> Result<Self, ArchiveError> {
         let shared = Arc::new(Shared {
             archived: watch::Sender::new(Offset::ZERO),
@@ -65,22 +73,29 @@ impl Archiver {
             failure: watch::Sender::new(None),
             stopping: watch::Sender::new(false),
         });
-        let copying = match Writer::open(&options, &*log, None) {
-            Ok(writer) => {
-                shared.archived.send_replace(writer.last);
-                Some(Copying::after(writer, &log))
-            }
-            Err(error @ (ArchiveError::Ahead { .. } | ArchiveError::Foreign { .. })) => {
-                return Err(error);
-            }
-            Err(error) => {
-                shared.report(&error);
-                None
-            }
+        let mut worker = Worker {
+            options,
+            log,
+            shared: Arc::clone(&shared),
+            place: None,
+            copying: None,
+            synced: None,
+            eraser: None,
+            told_until: None,
         };
-        let shared_with = Arc::clone(&shared);
-        let worker =
-            Worker { options, log, shared: shared_with, copying, synced: None, eraser: None };
+        match worker.open() {
+            Ok(()) => {}
+            Err(
+                error @ (ArchiveError::Ahead { .. }
+                | ArchiveError::Foreign { .. }
+                | ArchiveError::Owner(
+                    OwnerError::InUse { .. }
+                    | OwnerError::OtherDataDir { .. }
+                    | OwnerError::OtherLog { .. },
+                )),
+            ) => return Err(error),
+            Err(error) => shared.report(&error),
+        }
         let thread = match spawn(worker) {
             Ok(thread) => Some(thread),
             Err(error) => {
@@ -156,10 +171,13 @@ struct Worker {
     options: ArchiveOptions,
     log: Arc<dyn Log>,
     shared: Arc<Shared>,
+    place: Option<Place>,
     copying: Option<Copying>,
     /// How much the last writer knew to be on disk, if it failed.
     synced: Option<(PathBuf, u64)>,
     eraser: Option<Eraser>,
+    /// Until when it is told that the directory had vanished.
+    told_until: Option<Instant>,
 }
 
 struct Copying {
@@ -183,7 +201,9 @@ impl Worker {
             let round = self.round();
             if round.is_ok() {
                 pause = RETRY_FIRST;
-                if self.shared.failure.send_replace(None).is_some() {
+                if self.told_until.is_none_or(|until| until <= Instant::now())
+                    && self.shared.failure.send_replace(None).is_some()
+                {
                     tracing::info!("the archive is being written again");
                 }
             }
@@ -211,14 +231,63 @@ impl Worker {
         }
     }
 
+    /// Opens the archive at its end, in a directory that is this log's.
+    fn open(&mut self) -> Result<(), ArchiveError> {
+        let place = match &mut self.place {
+            Some(place) => place,
+            None => self.place.insert(Place::enter(&self.options, &*self.log)?),
+        };
+        let writer = match Writer::open(&self.options, &*self.log, self.synced.as_ref()) {
+            Ok(writer) => writer,
+            Err(error) => {
+                // Nothing of another server stays locked.
+                self.place = None;
+                return Err(error);
+            }
+        };
+        place.settle(&*self.log)?;
+        self.shared.archived.send_if_modified(|archived| {
+            let is_behind = *archived < writer.last;
+            *archived = writer.last.max(*archived);
+            is_behind
+        });
+        self.copying = Some(Copying::after(writer, &self.log));
+        Ok(())
+    }
+
+    /// Gives up a directory that has vanished, so that the next round makes a new one.
+    fn look(&mut self) -> Result<(), ArchiveError> {
+        let dir = &self.options.dir;
+        let Some(place) = self.place.as_ref().filter(|place| !place.is_there(dir)) else {
+            return Ok(());
+        };
+        self.copying = None;
+        self.eraser = None;
+        self.synced = None;
+        self.told_until = Some(Instant::now() + TELL_FOR);
+        self.shared.archived.send_replace(Offset::ZERO);
+        if !place.is_on_same_disk(dir) {
+            return Err(ArchiveError::Unmounted(dir.clone()));
+        }
+        self.place = None;
+        Err(ArchiveError::Vanished(dir.clone()))
+    }
+
     /// Waits for the next round: for more records or a due erasure; after a failure, for `pause`.
     async fn rest(&mut self, done: Option<Round>, pause: Duration) {
+        let (place, dir) = (self.place.as_ref(), &self.options.dir);
+        let vanished = async {
+            while place.is_none_or(|place| place.is_there(dir)) {
+                sleep(LOOK_EVERY).await;
+            }
+        };
         match (done, &mut self.copying, &self.eraser) {
             (None, ..) => sleep(pause).await,
             (Some(Round::Complete), Some(Copying { records, .. }), Some(eraser)) => {
                 tokio::select! {
                     _ = records.wait() => {}
                     () = sleep(eraser.next_look()) => {}
+                    () = vanished => {}
                 }
                 sleep(GATHER).await;
             }
@@ -228,12 +297,12 @@ impl Worker {
 
     /// Copies everything up to the durable watermark.
     fn round(&mut self) -> Result<Round, ArchiveError> {
-        let Copying { writer, records } = match &mut self.copying {
-            Some(copying) => copying,
-            None => {
-                let writer = Writer::open(&self.options, &*self.log, self.synced.as_ref())?;
-                self.copying.insert(Copying::after(writer, &self.log))
-            }
+        self.look()?;
+        if self.copying.is_none() {
+            self.open()?;
+        }
+        let Some(Copying { writer, records }) = &mut self.copying else {
+            return Ok(Round::Unscanned);
         };
         let eraser = match &mut self.eraser {
             Some(eraser) => eraser,
@@ -255,6 +324,9 @@ impl Worker {
         if writer.last > *self.shared.archived.borrow() {
             writer.sync()?;
             self.shared.archived.send_replace(writer.last);
+        }
+        if let Some(place) = self.place.as_mut().filter(|place| place.is_unsettled(writer.last)) {
+            place.settle(&*self.log)?;
         }
         let more = eraser.scan(&*self.log, writer.last)?;
         let now_ms = Clock::system().now_ms();

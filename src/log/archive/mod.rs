@@ -5,7 +5,7 @@
 //! log, so it can be slow, fail and catch up without blocking anything. [`ArchiveReader`] reads an
 //! archive back and verifies it; `logcabin_ops::restore` builds a new log from one. `archiver`
 //! writes `segment` files and `reader` reads them; `eraser` rewrites segments after an erasure;
-//! `spare` serves records that the log itself cannot read.
+//! `fallback` serves records that the log itself cannot read; `place` knows whose the directory is.
 //!
 //! **An archive that is not a prefix of the log is refused** ([`ArchiveError::Ahead`],
 //! [`ArchiveError::Foreign`]) rather than moved aside: it may be the only good copy. An
@@ -20,11 +20,13 @@ use std::{
 };
 
 use super::{ReadError, VerifyError};
+use logcabin_base::owner::OwnerError;
 use logcabin_record::Offset;
 
 mod archiver;
 mod eraser;
 mod fallback;
+mod place;
 mod reader;
 mod segment;
 #[cfg(test)]
@@ -59,6 +61,9 @@ pub const DEFAULT_COMPACT_AFTER_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 pub struct ArchiveOptions {
     /// The archive's directory; nothing else should be in it.
     pub dir: PathBuf,
+    /// The data directory of the log. A directory outside of it is claimed for it; with none,
+    /// nothing is claimed.
+    pub data_dir: Option<PathBuf>,
     /// A segment is sealed at the end of the batch with which it reaches this size, in bytes.
     pub segment_bytes: u64,
     /// Erasures come in bursts. Segments are rewritten this long after the last one of a burst.
@@ -75,6 +80,7 @@ impl ArchiveOptions {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
+            data_dir: None,
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             erase_quiet: DEFAULT_ERASE_QUIET,
             compact_percent: DEFAULT_COMPACT_PERCENT,
@@ -133,6 +139,17 @@ pub enum ArchiveError {
         /// The last record of the archive, where the two were compared.
         at: Offset,
     },
+    /// The directory is another server's.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// The directory was renamed or removed while the server ran.
+    #[error("the archive {} has vanished while the server ran: a new one is made in its place", .0.display())]
+    Vanished(PathBuf),
+    #[error(
+        "the archive {} has vanished, and with it the disk that it was on: nothing is archived until that is mounted again",
+        .0.display()
+    )]
+    Unmounted(PathBuf),
     #[error(transparent)]
     Log(#[from] ReadError),
     /// A command in the archive cannot be read, though its bytes are intact.

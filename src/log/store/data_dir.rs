@@ -5,11 +5,10 @@ use std::{
     io::{Read as _, Seek as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use super::{OpenError, remove_dir, shadow};
-use logcabin_base::disk;
+use logcabin_base::{disk, owner};
 
 /// The log's directory in a data directory.
 pub fn log_dir(data_dir: &Path) -> PathBuf {
@@ -51,7 +50,7 @@ pub fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
         .mode(0o600)
         .open(&path)
         .map_err(failed)?;
-    match try_lock(&file) {
+    match owner::patiently(|| file.try_lock()) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
@@ -73,18 +72,6 @@ pub fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     disk::finish_exchange(&log_dir(data_dir), &ready_dir(data_dir), &swapping)
         .map_err(|source| OpenError::Io { path: swapping, source })?;
     Ok(file)
-}
-
-/// A forked child holds the locks of its parent until it executes another program. So a lock that
-/// is taken is retried for a fifth of a second.
-fn try_lock(file: &File) -> Result<(), TryLockError> {
-    for _ in 0..10 {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
-            done => return done,
-        }
-    }
-    file.try_lock()
 }
 
 /// As [`disk::make_private_dir`], with the error of opening a log.

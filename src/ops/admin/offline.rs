@@ -10,6 +10,7 @@ use super::{
     context::{ActContext, ActError},
     registry::Message,
 };
+use crate::setup::give_to_owner;
 use logcabin_base::{bodies::BodyBudget, clock::Clock, shutdown::Shutdown, token_key};
 use logcabin_config::Config;
 use logcabin_decide::{account::AccountLimit, ephemeral::Gather};
@@ -22,6 +23,7 @@ use logcabin_outside::outbound::Outbound;
 use logcabin_record::Origin;
 use logcabin_service::{last_seen::LastSeen, passwords::Passwords, policies};
 use logcabin_snapshot::{self as snapshot, StartedFrom};
+use logcabin_state::State;
 
 /// Carries out an order on the log in the data directory of `config`, with the lock and the
 /// decisions of a server.
@@ -56,12 +58,52 @@ fn on_data_dir<'a>(
         options.min_free_bytes = config.log.min_free_bytes;
         options.archive = config.archive_dir();
         let log = Arc::new(SledLog::open(options)?);
-        let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, message, replays, actor).await;
+        let begin = if replays { Begin::Replay } else { Begin::Snapshot };
+        let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, message, begin, actor).await;
         log.close();
         let (done, snapshots) = done?;
         snapshots.note_state(data_dir);
+        give_to_owner(data_dir);
         done
     })
+}
+
+/// Begins the log of a new server in the data directory of `config`, which must have none, and
+/// carries out an order on it.
+pub(crate) async fn begin<A: Act>(
+    config: &Config,
+    order: &Order<A>,
+    actor: &str,
+) -> Result<Outcome<A::Done>, ActError> {
+    let message = Message::of(order).map_err(ActError::invalid)?;
+    let json = on_new_log(config, message, actor).await?;
+    serde_json::from_str(&json)
+        .map_err(|_| ActError::Invalid("it was done, but its result cannot be read".to_owned()))
+}
+
+fn on_new_log<'a>(
+    config: &'a Config,
+    message: Message,
+    actor: &'a str,
+) -> BoxFuture<'a, Result<String, ActError>> {
+    Box::pin(async move {
+        let log = Arc::new(SledLog::open(SledOptions::new(&config.server.data_dir))?);
+        let as_log = Arc::clone(&log) as Arc<dyn Log>;
+        let done = on_log(config, as_log, message, Begin::New, actor).await;
+        log.close();
+        done?.0
+    })
+}
+
+/// What an order begins with.
+#[derive(Clone, Copy)]
+enum Begin {
+    /// The newest snapshot.
+    Snapshot,
+    /// All records.
+    Replay,
+    /// A log without records.
+    New,
 }
 
 type Carried = (Result<String, ActError>, Arc<snapshot::Keeper>);
@@ -70,18 +112,21 @@ async fn on_log(
     config: &Config,
     log: Arc<dyn Log>,
     message: Message,
-    replays: bool,
+    begin: Begin,
     actor: &str,
 ) -> Result<Carried, ActError> {
     let snapshots = snapshot::directory(&config.server.data_dir);
-    let (state, begun) = match replays {
-        true => (engine::replay(&*log, |_, _| {})?.0, StartedFrom::default()),
-        false => snapshot::recall(&snapshots, &*log)?,
+    let (state, begun) = match begin {
+        Begin::Replay => (engine::replay(&*log, |_, _| {})?.0, StartedFrom::default()),
+        Begin::Snapshot => snapshot::recall(&snapshots, &*log)?,
+        Begin::New => (State::default(), StartedFrom::default()),
     };
-    let name = state.server().map(|server| server.server_name.clone()).unwrap_or_default();
-    let server_name = name
-        .try_into()
-        .map_err(|_| ActError::NoLog(config.server.data_dir.display().to_string()))?;
+    let no_log = || ActError::NoLog(config.server.data_dir.display().to_string());
+    let server_name = match (state.server(), begin) {
+        (Some(server), _) => server.server_name.as_str().try_into().map_err(|_| no_log())?,
+        (None, Begin::New) => config.server.name.clone(),
+        (None, _) => return Err(no_log()),
+    };
     let options = engine::Options {
         server_name,
         event_cache_bytes: 1024 * 1024,

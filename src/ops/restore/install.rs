@@ -13,10 +13,13 @@ use std::{
 
 use super::{Request, RestoreError, RestoreSource, Restored};
 use crate::source::{Source, SourceError};
-use logcabin_base::disk;
+use logcabin_base::{
+    disk,
+    owner::{Claim, Claimant, is_elsewhere},
+};
 use logcabin_log::store::{self, AtRest};
 use logcabin_media::store as files;
-use logcabin_record::{Chain, Epoch, Offset, Record, command::FileHash};
+use logcabin_record::{Chain, Epoch, Offset, Record, command::FileHash, hex};
 use logcabin_snapshot as snapshot;
 use logcabin_snapshot::shutdown_digest::ShutdownDigest;
 
@@ -97,6 +100,42 @@ pub(super) fn copy_files(
         }
     }
     Ok(())
+}
+
+/// Locks the archive of the configuration, which may have to make room for another one.
+///
+/// # Errors
+/// When it is another data directory's.
+pub(super) fn claim_archive(
+    request: &Request,
+    from: &Source,
+) -> Result<Option<Claim>, RestoreError> {
+    let data_dir = &request.data_dir;
+    let archive = request.archive_dir.as_ref();
+    let Some(archive) = archive.filter(|dir| dir.is_dir() && is_elsewhere(dir, data_dir)) else {
+        return Ok(None);
+    };
+    let first = first(from)?;
+    let claimant = Claimant::new(data_dir, first.clone(), "log.archive_dir");
+    let claim = Claim::begin(archive, claimant.map_err(RestoreError::io(data_dir))?)?;
+    if claim.must_fit() && !claim.was_ours() {
+        let archived = Source::archive(archive);
+        let is_empty = archived.end().is_ok_and(|end| end == Offset::ZERO);
+        if !is_empty && !self::first(&archived).is_ok_and(|archived| archived == first) {
+            return Err(claim.misfit().into());
+        }
+    }
+    Ok(Some(claim))
+}
+
+/// The chain value of the first record, in hex.
+fn first(source: &Source) -> Result<Option<String>, SourceError> {
+    let mut chain = None;
+    source.fetch(&[Offset::new(1)], |record| {
+        chain = Some(hex(&record.chain));
+        Ok::<_, SourceError>(())
+    })?;
+    Ok(chain)
 }
 
 /// Puts the new log in place. `end` is the last record of the log that it replaces, if there is

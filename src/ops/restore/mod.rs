@@ -36,7 +36,7 @@ use crate::{
     source::{Manifest, ManifestError, Source, SourceError},
 };
 use carry::{Carrier, Carry, Key, Redaction};
-use logcabin_base::{clock::Clock, disk};
+use logcabin_base::{clock::Clock, disk, owner::OwnerError};
 use logcabin_decide::{
     account::AccountLimit,
     ephemeral::Gather,
@@ -195,6 +195,9 @@ pub enum RestoreError {
     /// A server wrote to the log during the restore.
     #[error("the log in {} has changed during the restore: stop the server first", .0.display())]
     Moved(PathBuf),
+    /// The archive of the configuration is another data directory's.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
     /// The new log cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -364,6 +367,10 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
         drop(tidying);
     }
     let origins = Origins::open(request)?;
+    let _archive = match request.dry_run && !data_dir.exists() {
+        true => None,
+        false => install::claim_archive(request, &origins.source)?,
+    };
     let survey = Survey::of(&origins, to)?;
     let aside = install::aside(data_dir);
     let store = if request.dry_run {

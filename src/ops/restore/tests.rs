@@ -56,7 +56,7 @@ impl TestDir {
             from: RestoreSource::Path(self.archive_dir()),
             to: None,
             data_dir: data_dir.to_owned(),
-            archive_dir: Some(self.archive_dir()),
+            archive_dir: (data_dir == self.0.path()).then(|| self.archive_dir()),
             drop_keys: false,
             dry_run: false,
         };

@@ -35,6 +35,7 @@ use logcabin_cluster::Cluster;
 use logcabin_config::{self as config, Config};
 use logcabin_decide::media::AddMedia;
 use logcabin_engine::{Engine, Lagged, Rejected};
+use logcabin_log::ReadError;
 use logcabin_media::{
     self as media, FileLocation, IncomingFile, PinnedFile, Store,
     picture::{self, Format, Thumbnail, ThumbnailSpec},
@@ -81,6 +82,9 @@ pub enum MediaError {
     /// The directory of uploaded files cannot be used.
     #[error("uploaded files cannot be stored: {0}")]
     Store(#[from] io::Error),
+    /// The first record cannot be read.
+    #[error(transparent)]
+    Log(#[from] ReadError),
     /// Previews cannot be created.
     #[error("other services cannot be reached: {0}")]
     Previews(#[from] OutboundError),
@@ -96,7 +100,9 @@ impl Media {
         cluster: Option<Arc<dyn Cluster>>,
         shared_store: Option<Arc<dyn SharedStore>>,
     ) -> Result<Arc<Self>, MediaError> {
-        let (store, remote) = media::open(config)?;
+        let log = logcabin_log::identity(&**engine.log())?;
+        let named = |hash: &FileHash| engine.state().media.names(hash);
+        let (store, remote) = media::open(config, log, &named)?;
         let percent = config.rate_limits.processor_percent;
         let percent = config.rate_limits.enabled.then_some(percent);
         Ok(Arc::new(Self {

@@ -12,6 +12,9 @@ use logcabin_service::health::HealthProblem;
 pub trait Healthy: App {
     /// Why it should get no requests now. Nothing, if it should.
     fn troubles(&self) -> BoxFuture<'_, Vec<HealthProblem>>;
+
+    /// What an administrator should look at, although the program does its work.
+    fn warnings(&self) -> Vec<HealthProblem>;
 }
 
 endpoint! {
@@ -33,6 +36,8 @@ struct Answer {
     status: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reasons: Vec<HealthProblem>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<HealthProblem>,
 }
 
 /// The endpoints. In a cluster, they do not wait until the node has caught up: whether it has is
@@ -42,15 +47,18 @@ pub fn endpoints<A: Healthy>(table: Table<A>) -> Table<A> {
 }
 
 async fn live<A: Healthy>(_: Cx<A, ()>, _: Live) -> Result<Reply, ApiError> {
-    reply(StatusCode::OK, &Answer { status: "live", reasons: Vec::new() })
+    let (reasons, warnings) = (Vec::new(), Vec::new());
+    reply(StatusCode::OK, &Answer { status: "live", reasons, warnings })
 }
 
 async fn ready<A: Healthy>(cx: Cx<A, ()>, _: Ready) -> Result<Reply, ApiError> {
     let reasons = cx.app.troubles().await;
-    match reasons.is_empty() {
-        true => reply(StatusCode::OK, &Answer { status: "ready", reasons }),
-        false => reply(StatusCode::SERVICE_UNAVAILABLE, &Answer { status: "unready", reasons }),
-    }
+    let warnings = cx.app.warnings();
+    let (code, status) = match reasons.is_empty() {
+        true => (StatusCode::OK, "ready"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "unready"),
+    };
+    reply(code, &Answer { status, reasons, warnings })
 }
 
 fn reply(status: StatusCode, answer: &Answer) -> Result<Reply, ApiError> {
