@@ -8,16 +8,17 @@ use std::{
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-use super::telemetry::{self, LogFormat};
+use super::telemetry::{self, LogControl, LogFormat};
 use logcabin_config::{
-    Config, OpenRegistration, Registration, Requirement, value::RegistrationStage,
+    Bind, Config, OpenRegistration, Registration, Requirement, value::RegistrationStage,
 };
-use logcabin_server::{self as server, Started};
+use logcabin_server::{self as server, Reloads, Started};
 
 /// Run the server (the default command)
 ///
 /// The server runs until SIGTERM or SIGINT (Ctrl-C). It then finishes the requests in progress and
-/// stops; a second signal stops it at once.
+/// stops; a second signal stops it at once. At SIGHUP it reads its certificates and its
+/// configuration again, and logs which changed settings take effect.
 #[derive(Debug, clap::Args)]
 pub(super) struct Serve {
     #[command(flatten)]
@@ -37,10 +38,11 @@ pub(super) struct Serve {
 impl Serve {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         let config = self.settings.load()?.config;
-        telemetry::install(self.log_format)?;
+        let log = telemetry::install_for(self.log_format, &config.server.log_filter)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             let stop = stop_signal()?;
+            let reloads = reload_signal(self.settings.clone(), log)?;
             let hints = io::stdout().is_terminal();
             let started = |Started { config, has_accounts }: Started<'_>| {
                 // For a user at a terminal; programs read the log output.
@@ -51,7 +53,7 @@ impl Serve {
                         .write_all(banner(config, hints && !has_accounts).as_bytes());
                 }
             };
-            server::run(config, Box::pin(stop), Box::new(started)).await?;
+            server::run(config, Box::pin(stop), reloads, Box::new(started)).await?;
             Ok(ExitCode::SUCCESS)
         })
     }
@@ -81,12 +83,40 @@ fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     })
 }
 
+/// Reads the configuration again at each SIGHUP, for the server, and takes over what is logged.
+fn reload_signal(settings: super::Settings, log: LogControl) -> io::Result<Reloads> {
+    let mut hang_up = signal(SignalKind::hangup())?;
+    // One that waits is enough: it is as new as one after it.
+    let (sender, reloads) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            info!(signal = "SIGHUP", "reloading");
+            let reread = settings.load().map_err(|error| error.to_string());
+            let reread = reread.and_then(|effective| {
+                effective.config.check().map_err(|error| error.to_string())?;
+                log.set(&effective.config.server.log_filter)?;
+                Ok(Box::new(effective.config))
+            });
+            if sender.send(reread).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(reloads)
+}
+
 /// What a new operator needs to know once the server runs. `hints` for what to try next: on a
 /// terminal, and while there is no account.
 fn banner(config: &Config, hints: bool) -> String {
-    let listening: Vec<_> =
-        config.server.bind.iter().map(|bind| format!("http://{bind}")).collect();
-    let loopback = config.server.bind.iter().all(|bind| bind.ip().is_loopback());
+    let place = |bind: &Bind| match bind {
+        Bind::Tcp(address) => format!("http://{address}"),
+        Bind::Unix(_) => bind.to_string(),
+    };
+    let mut listening: Vec<_> = config.server.bind.iter().map(place).collect();
+    if config.has_tls() {
+        listening.extend(config.tls.bind.iter().map(|bind| format!("https://{bind}")));
+    }
+    let loopback = config.server.bind.iter().all(Bind::is_loopback) && !config.has_tls();
     // Once there are accounts, the name cannot be changed.
     let name_note = if config.server.name == "localhost" && !loopback {
         "; it can never be changed:\n                 \
@@ -184,7 +214,7 @@ mod tests {
         assert!(banner(&config, true).contains("m.login.dummy"));
         assert!(!banner(&config, false).contains("curl"));
         assert!(!banner(&config, true).contains("server.public_url"));
-        config.server.bind = vec!["0.0.0.0:8008".parse().unwrap()];
+        config.server.bind = vec![Bind::Tcp("0.0.0.0:8008".parse().unwrap())];
         assert!(banner(&config, true).contains("--open-registration"));
         assert!(banner(&config, true).contains("--server-name"));
         assert!(banner(&config, true).contains("http://127.0.0.1:8008"));

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal as _};
 use tracing_subscriber::{
     EnvFilter,
     filter::{LevelFilter, ParseError},
+    reload,
 };
 
 /// How log lines are written.
@@ -37,26 +38,72 @@ fn filter(directives: Option<&str>) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!("{BUILT_IN},{directives}"))
 }
 
+/// The variable that replaces `server.log_filter`.
+const VARIABLE: &str = "LOGCABIN_LOG";
+
+/// Changes which messages are logged.
+pub(super) struct LogControl(Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>);
+
+impl LogControl {
+    /// Logs by the directives of the variable `LOGCABIN_LOG`, or else by `configured`.
+    ///
+    /// # Errors
+    /// When the directives cannot be read; the text says where they are from. What was logged
+    /// before is logged on.
+    pub(super) fn set(&self, configured: &str) -> Result<(), String> {
+        (self.0)(chosen(configured)?).map_err(|error| error.to_string())
+    }
+}
+
+/// The filter of the variable, or else the configured one.
+fn chosen(configured: &str) -> Result<EnvFilter, String> {
+    let given = std::env::var(VARIABLE).ok().filter(|given| !given.trim().is_empty());
+    match given {
+        Some(given) => filter(Some(&given))
+            .map_err(|error| format!("environment variable {VARIABLE}: {error}")),
+        None => filter(Some(configured)).map_err(|error| format!("`server.log_filter`: {error}")),
+    }
+}
+
+/// Starts logging to standard error: what `configured` says, in the syntax of `RUST_LOG`, unless
+/// the variable `LOGCABIN_LOG` says something else.
+///
+/// # Errors
+/// When the directives cannot be read, or the process has a log already.
+pub(super) fn install_for(
+    format: LogFormat,
+    configured: &str,
+) -> Result<LogControl, Box<dyn std::error::Error + Send + Sync>> {
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(chosen(configured)?).with_writer(io::stderr);
+    let control = match format {
+        LogFormat::Human => {
+            let builder = builder.with_ansi(io::stderr().is_terminal()).with_target(false);
+            // Last: what it makes is of the type of all that came before.
+            let builder = builder.with_filter_reloading();
+            let handle = builder.reload_handle();
+            builder.try_init()?;
+            LogControl(Box::new(move |filter| handle.reload(filter)))
+        }
+        LogFormat::Json => {
+            let builder =
+                builder.json().flatten_event(true).with_current_span(true).with_span_list(false);
+            let builder = builder.with_filter_reloading();
+            let handle = builder.reload_handle();
+            builder.try_init()?;
+            LogControl(Box::new(move |filter| handle.reload(filter)))
+        }
+    };
+    Ok(control)
+}
+
 /// Starts logging to standard error. The variable `LOGCABIN_LOG` changes what is logged, in the
 /// syntax of `RUST_LOG`.
 ///
 /// # Errors
 /// When `LOGCABIN_LOG` cannot be read, or the process has a log already.
 pub fn install(format: LogFormat) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let filter = filter(std::env::var("LOGCABIN_LOG").ok().as_deref())
-        .map_err(|error| format!("environment variable LOGCABIN_LOG: {error}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    match format {
-        LogFormat::Human => {
-            builder.with_ansi(io::stderr().is_terminal()).with_target(false).try_init()
-        }
-        LogFormat::Json => builder
-            .json()
-            .flatten_event(true)
-            .with_current_span(true)
-            .with_span_list(false)
-            .try_init(),
-    }
+    install_for(format, "info").map(drop)
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ pub(super) struct Entry {
     pub(super) secret: bool,
     pub(super) allowed: fn() -> String,
     pub(super) get: fn(&Config) -> toml::Value,
+    /// Whether the value is the same in both.
+    pub(super) same: fn(&Config, &Config) -> bool,
     /// `None` for values that are not allowed.
     pub(super) set: fn(&mut Config, &RawSetting<'_>) -> Option<()>,
 }
@@ -70,6 +72,7 @@ macro_rules! settings {
                     allowed.to_owned()
                 },
                 get: |config| config.$section.$name.to_toml(),
+                same: |one, other| one.$section.$name == other.$section.$name,
                 set: |config, given| {
                     let value = <$type as Setting>::read(given)?;
                     $(if !$range.contains(&value) { return None; })?

@@ -35,11 +35,11 @@ use list::{SECTIONS, SETTINGS};
 pub use monitor::ListenAddress;
 use value::RawSetting;
 pub use value::{
-    AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,
-    IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity, MxcAddress,
-    OpenRegistration, OwnRate, PathPrefix, PublicKey, PublicUrl, RedirectPrefix, Requirement,
-    RoomVersion, SecretFile, SecretUrl, SharedSecret, TurnUri, Unauthenticated, UrlPattern,
-    UserRate, WebUrl,
+    AcmeChallenge, AdminContact, ArchiveDir, BaseUrl, Bind, DeniedPassword, EraseAfter, FilePath,
+    Hidden, HostName, IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity,
+    MxcAddress, OpenRegistration, OwnRate, PathPrefix, PublicKey, PublicUrl, RedirectPrefix,
+    Requirement, RoomVersion, SecretFile, SecretUrl, SharedSecret, TurnUri, Unauthenticated,
+    UrlPattern, UserRate, WebUrl,
 };
 
 /// The prefix of the environment variables.
@@ -282,8 +282,8 @@ impl Server {
     pub fn url(&self) -> String {
         match (&self.public_url, self.bind.first()) {
             (PublicUrl::Url(url), _) => url.to_string(),
-            (PublicUrl::Auto, Some(bind)) => format!("http://{}", reachable(*bind)),
-            (PublicUrl::Auto, None) => format!("http://{}", self.name),
+            (PublicUrl::Auto, Some(Bind::Tcp(bind))) => format!("http://{}", reachable(*bind)),
+            (PublicUrl::Auto, _) => format!("http://{}", self.name),
         }
     }
 
@@ -292,8 +292,8 @@ impl Server {
     pub fn announced_url(&self) -> Option<String> {
         let Self { public_url, bind, trust_forwarded_for, .. } = self;
         if *public_url == PublicUrl::Auto {
-            let first = bind.first()?.ip();
-            let only_local = bind.iter().all(|bind| bind.ip().is_loopback());
+            let first = bind.first()?.address()?.ip();
+            let only_local = bind.iter().all(Bind::is_loopback);
             // Behind a proxy, clients know only the proxy's address.
             if *trust_forwarded_for || first.is_unspecified() || first.is_loopback() && !only_local
             {
@@ -310,10 +310,11 @@ impl Server {
         self.admin_contact.uri().unwrap_or_else(postmaster)
     }
 
-    /// The first listening address, as this machine can reach it.
+    /// The first listening address, as this machine can reach it; if there are only Unix sockets,
+    /// that at which clients do.
     pub fn local_url(&self) -> String {
-        let bind = self.bind.first();
-        bind.map_or_else(String::new, |bind| format!("http://{}", reachable(*bind)))
+        let bind = self.bind.iter().find_map(Bind::address);
+        bind.map_or_else(|| self.url(), |bind| format!("http://{}", reachable(bind)))
     }
 }
 
@@ -324,7 +325,7 @@ impl Registration {
             // A public address or a proxy in front means that others can reach the loopback
             // address.
             OpenRegistration::Auto => {
-                server.bind.iter().all(|bind| bind.ip().is_loopback())
+                server.bind.iter().all(Bind::is_loopback)
                     && server.public_url == PublicUrl::Auto
                     && !server.trust_forwarded_for
             }
@@ -341,7 +342,7 @@ impl Log {
             NodeName::Name(name) => name.clone(),
             NodeName::Auto => {
                 let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-                let port = server.bind.first().map_or(0, SocketAddr::port);
+                let port = server.bind.iter().find_map(Bind::address).map_or(0, |bind| bind.port());
                 format!("{machine}-{port}")
             }
         }
@@ -359,7 +360,144 @@ impl Passwords {
     }
 }
 
+/// Settings that contradict each other.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct Contradiction(&'static str);
+
+/// The settings that a running server takes over when it reads its configuration again.
+const RELOADED: [&str; 10] = [
+    "server.log_filter",
+    "registration.open",
+    "registration.guests",
+    "tls.certificate",
+    "tls.certificate_key",
+    "federation.certificate",
+    "federation.certificate_key",
+    "federation.allow",
+    "federation.deny",
+    "rate_limits.*",
+];
+
+/// Those of the sections above that are used elsewhere, too, where they stay as they were.
+const KEPT: [&str; 6] = [
+    "rate_limits.enabled",
+    "rate_limits.users",
+    "rate_limits.processor_percent",
+    "rate_limits.notices",
+    "rate_limits.wrong_passwords_of_address",
+    "rate_limits.wrong_passwords_for_user",
+];
+
+/// A setting with another value than before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its name, such as `server.bind`.
+    pub name: String,
+    /// Whether a running server takes it over.
+    pub takes_effect: bool,
+}
+
 impl Config {
+    /// Whether the server speaks HTTPS to clients itself.
+    pub const fn has_tls(&self) -> bool {
+        self.acme.enabled || self.tls.certificate.is_some()
+    }
+
+    /// The names that the certificate of an authority is for.
+    pub fn acme_domains(&self) -> Vec<String> {
+        if self.acme.domains.is_empty() {
+            return vec![self.server.name.host().to_ascii_lowercase()];
+        }
+        self.acme.domains.iter().map(|name| name.as_str().to_owned()).collect()
+    }
+
+    /// The same with the public address that follows from HTTPS of the server's own.
+    #[must_use]
+    pub fn settled(mut self) -> Self {
+        if self.has_tls() && self.server.public_url == PublicUrl::Auto {
+            let domains = self.acme_domains();
+            let first = domains.first().filter(|_| self.acme.enabled);
+            let host = first.map_or_else(|| self.server.name.host(), String::as_str);
+            let url = match self.tls.bind.first().map_or(443, SocketAddr::port) {
+                443 => format!("https://{host}"),
+                port => format!("https://{host}:{port}"),
+            };
+            let read = <PublicUrl as value::Setting>::read(&RawSetting::Text(&url));
+            self.server.public_url = read.unwrap_or(PublicUrl::Auto);
+        }
+        self
+    }
+
+    /// # Errors
+    /// When settings contradict each other; the text says what to do.
+    pub fn check(&self) -> Result<(), Contradiction> {
+        let (tls, federation) = (&self.tls, &self.federation);
+        let is_named = self.server.name.as_str() != "localhost" || !self.acme.domains.is_empty();
+        let holds = [
+            (
+                tls.certificate.is_some() == tls.certificate_key.is_some(),
+                "`tls.certificate` needs `tls.certificate_key`, and the other way around",
+            ),
+            (
+                federation.certificate.is_some() == federation.certificate_key.is_some(),
+                "`federation.certificate` needs `federation.certificate_key`, and the other way \
+                 around",
+            ),
+            (
+                !self.acme.enabled || tls.certificate.is_none(),
+                "`acme.enabled` gets a certificate, and `tls.certificate` names one: remove one of \
+                 the two",
+            ),
+            (
+                !self.acme.enabled || self.log.servers.is_empty(),
+                "in a cluster, the authority's challenges may reach any node, and only one knows \
+                 the answer: have the balancer or another program get the certificate, and set \
+                 `tls.certificate` on every node",
+            ),
+            (
+                !self.acme.enabled || is_named,
+                "no authority certifies `localhost`: set `acme.domains`, or `server.name`",
+            ),
+            (
+                !self.acme.enabled
+                    || self.acme.challenge != AcmeChallenge::Http01
+                    || !tls.redirect_bind.is_empty(),
+                "`acme.challenge` \"http-01\" is answered at `tls.redirect_bind`: set it, such as \
+                 to [\"0.0.0.0:80\"], or use \"tls-alpn-01\"",
+            ),
+            (
+                tls.redirect_bind.is_empty() || self.has_tls(),
+                "`tls.redirect_bind` redirects to HTTPS, and there is none: set `acme.enabled`, or \
+                 `tls.certificate` and `tls.certificate_key`",
+            ),
+            (
+                !federation.enabled
+                    || !federation.bind.is_empty()
+                    || federation.at_client_addresses,
+                "other homeservers reach this one nowhere: set `federation.bind`, or \
+                 `federation.at_client_addresses`",
+            ),
+        ];
+        match holds.into_iter().find(|(holds, _)| !holds) {
+            Some((_, text)) => Err(Contradiction(text)),
+            None => Ok(()),
+        }
+    }
+
+    /// The settings whose values differ in `new`.
+    pub fn changes(&self, new: &Self) -> Vec<Change> {
+        let differs = SETTINGS.iter().filter(|setting| !(setting.same)(self, new));
+        let change = |setting: &entry::Entry| {
+            let name = format!("{}.{}", setting.section, setting.name);
+            let every = format!("{}.*", setting.section);
+            let is_reloaded = RELOADED.iter().any(|known| *known == name || *known == every);
+            let takes_effect = is_reloaded && !KEPT.contains(&name.as_str());
+            Change { name, takes_effect }
+        };
+        differs.map(change).collect()
+    }
+
     /// The largest body of a request that is read as a whole.
     pub fn largest_body(&self) -> usize {
         let of_servers = if self.federation.enabled { limits::TRANSACTION_BYTES } else { 0 };

@@ -16,9 +16,9 @@ use logcabin_record::{address::Pattern, room_version::DEFAULT_ROOM_VERSION};
 settings! {
     /// Listening addresses, the server's name, and its data.
     server: Server {
-        /// The addresses to listen on. Addresses that others can reach need a reverse proxy with
-        /// TLS in front.
-        bind: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8008))];
+        /// The addresses to listen on without TLS: for this machine, or a reverse proxy. A Unix
+        /// socket ("unix:PATH") is for the user and the group that the server runs as.
+        bind: Vec<Bind> = vec![Bind::Tcp(SocketAddr::from(([127, 0, 0, 1], 8008)))];
         /// The name in every user id (@ann:NAME) and room id. It is written to the log at the first
         /// start and cannot be changed afterwards.
         name: ruma::OwnedServerName = ruma::owned_server_name!("localhost");
@@ -27,8 +27,9 @@ settings! {
         /// The prefix of the API's paths.
         prefixes: Vec<PathPrefix> = vec![PathPrefix::new("/_svc"), PathPrefix::new("/_matrix")];
         /// The address at which clients reach this server, which /.well-known/matrix/client tells
-        /// them. "auto" is the first address of `bind`, with http, or nothing if that does not work
-        /// on other machines (0.0.0.0, or a loopback address behind a proxy).
+        /// them. "auto" is, with HTTPS of its own, the first of `acme.domains`, or else the server's
+        /// name; without, it is the first address of `bind`, with http, or nothing if that does not
+        /// work on other machines (0.0.0.0, or a loopback address behind a proxy).
         public_url: PublicUrl = PublicUrl::Auto;
         /// Whether /.well-known/matrix/client and login responses tell clients how to reach this
         /// server. Otherwise the former returns 404, and the latter leave it out.
@@ -43,10 +44,45 @@ settings! {
         /// base64. Shown at /.well-known/matrix/policy_server.
         policy_server_key: PublicKey = PublicKey::None;
         /// Trust the last address in the header X-Forwarded-For. Only behind a proxy that sets it:
-        /// otherwise anyone could forge addresses.
+        /// otherwise anyone could forge addresses. It never holds at addresses with TLS of this
+        /// server's own. Without it, all who come by a Unix socket count as one address.
         trust_forwarded_for: bool = false;
         /// The memory that the server should use, in bytes. Its caches are sized accordingly.
         memory_bytes: u64 = 128 * 1024 * 1024, in 67_108_864..=1_099_511_627_776;
+        /// What is printed, in the syntax of RUST_LOG; the variable LOGCABIN_LOG replaces it.
+        log_filter: String = "info".to_owned();
+    }
+
+    /// HTTPS by the server itself: with a certificate from these files, or by `[acme]`.
+    tls: Tls {
+        /// The addresses to listen on with HTTPS, if there is a certificate.
+        bind: Vec<SocketAddr> = vec![SocketAddr::from(([0, 0, 0, 0], 443))];
+        /// A file with the certificate for the name of `server.public_url` and those between it and
+        /// a known authority (PEM). It is read again when it changes. "off" if `acme.enabled`.
+        certificate: Option<FilePath> = None;
+        /// A file with the private key of the certificate (PEM).
+        certificate_key: Option<FilePath> = None;
+        /// The addresses that redirect to HTTPS, such as "0.0.0.0:80", and answer "http-01".
+        redirect_bind: List<SocketAddr> = List::default();
+    }
+
+    /// A certificate from an authority such as Let's Encrypt, by ACME, renewed in time.
+    acme: Acme {
+        /// Whether to get a certificate. With this you agree to the authority's terms of service.
+        enabled: bool = false;
+        /// The names of the certificate, the one for clients first; an empty list means the
+        /// server's name alone.
+        domains: List<HostName> = List::default();
+        /// Mail addresses at which the authority may reach you.
+        contact: List<String> = List::default();
+        /// The authority. For tries there is
+        /// "https://acme-staging-v02.api.letsencrypt.org/directory", which nobody trusts.
+        directory: WebUrl = WebUrl::new("https://acme-v02.api.letsencrypt.org/directory");
+        /// A file with certificates (PEM) that are trusted for `directory`, too; "off" for none.
+        ca: Option<FilePath> = None;
+        /// How the names are shown to be this server's: "http-01" needs port 80 of each of them at
+        /// `tls.redirect_bind`, "tls-alpn-01" port 443 at `tls.bind`.
+        challenge: AcmeChallenge = AcmeChallenge::Http01;
     }
 
     /// Who may create an account.
@@ -528,11 +564,15 @@ settings! {
     federation: Federation {
         /// Whether this homeserver and others can reach each other.
         enabled: bool = false;
-        /// The addresses to listen on for other homeservers.
-        bind: Vec<SocketAddr> = vec![SocketAddr::from(([0, 0, 0, 0], 8448))];
+        /// The addresses to listen on for other homeservers; Unix sockets have no TLS.
+        bind: List<Bind> = List(vec![Bind::Tcp(SocketAddr::from(([0, 0, 0, 0], 8448)))]);
+        /// Whether other homeservers are also served where clients are, at `tls.bind` and
+        /// `server.bind`: one port 443 for all. `delegate` then names it, such as
+        /// "matrix.example.org:443", and `bind` may be empty.
+        at_client_addresses: bool = false;
         /// A file with the certificate for the server's name and those of the authorities between
-        /// it and a known one (PEM). It is read again when it changes. "off" if a proxy in front
-        /// does TLS.
+        /// it and a known one (PEM). It is read again when it changes. "off" is the certificate of
+        /// `[tls]` or `[acme]`, or without these no TLS, for a proxy in front.
         certificate: Option<FilePath> = None;
         /// A file with the private key of the certificate (PEM).
         certificate_key: Option<FilePath> = None;

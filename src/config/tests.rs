@@ -344,3 +344,79 @@ fn clients_are_told_no_address_that_holds_on_this_machine_alone() {
         assert_eq!(told(bind, true, Some(url)).as_deref(), Some(url));
     }
 }
+
+#[test]
+fn with_https_of_its_own_a_server_is_at_that_address_and_not_open_to_all() {
+    let url = |text: &str| {
+        let config = file(text).unwrap().config.settled();
+        assert!(!config.registration.is_open(&config.server), "{text}");
+        assert_eq!(config.check(), Ok(()), "{text}");
+        config.server.announced_url().unwrap()
+    };
+    let acme =
+        "[server]\nname = \"example.org\"\n[acme]\nenabled = true\nchallenge = \"tls-alpn-01\"\n";
+    assert_eq!(url(acme), "https://example.org");
+    let named = format!("{acme}domains = [\"Matrix.example.org\", \"example.org\"]\n");
+    assert_eq!(url(&named), "https://matrix.example.org");
+    let port = format!("{named}[tls]\nbind = [\"0.0.0.0:8443\"]\n");
+    assert_eq!(url(&port), "https://matrix.example.org:8443");
+    let files = "[server]\nname = \"example.org:8448\"\n[tls]\ncertificate = \"a\"\n\
+                 certificate_key = \"b\"\nredirect_bind = [\"0.0.0.0:80\"]\n";
+    assert_eq!(url(files), "https://example.org");
+    let own = named.replace("[server]\n", "[server]\npublic_url = \"https://chat.example.org\"\n");
+    assert_eq!(url(&own), "https://chat.example.org");
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_named() {
+    for (text, named) in [
+        ("[tls]\ncertificate = \"a\"", "tls.certificate_key"),
+        ("[federation]\ncertificate_key = \"a\"", "federation.certificate"),
+        ("[tls]\nredirect_bind = [\"0.0.0.0:80\"]", "acme.enabled"),
+        ("[acme]\nenabled = true\nchallenge = \"tls-alpn-01\"", "acme.domains"),
+        ("[acme]\nenabled = true\ndomains = [\"a.example\"]", "tls.redirect_bind"),
+        ("[federation]\nenabled = true\nbind = []", "federation.at_client_addresses"),
+        (
+            "[acme]\nenabled = true\ndomains = [\"a.example\"]\nchallenge = \"tls-alpn-01\"\n\
+             [log]\nservers = [\"nats://a\"]",
+            "on every node",
+        ),
+        (
+            "[acme]\nenabled = true\ndomains = [\"a.example\"]\nchallenge = \"tls-alpn-01\"\n\
+             [tls]\ncertificate = \"a\"\ncertificate_key = \"b\"",
+            "remove one",
+        ),
+    ] {
+        let error = file(text).unwrap().config.settled().check().unwrap_err().to_string();
+        assert!(error.contains(named), "{text}: {error}");
+    }
+    assert_eq!(Config::default().check(), Ok(()));
+}
+
+#[test]
+fn of_changed_settings_it_is_known_whether_they_take_effect() {
+    let text = "[registration]\nopen = false\nshared_secret = \"0123456789abcdef\"\n\
+                [rate_limits]\nenabled = false\n[server]\nlog_filter = \"debug\"\n";
+    let mut new = file(text).unwrap().config;
+    new.rate_limits.login = new.rate_limits.user;
+    let changes = Config::default().changes(&new);
+    let changes: Vec<_> =
+        changes.iter().map(|change| (&*change.name, change.takes_effect)).collect();
+    assert_eq!(
+        changes,
+        [
+            ("server.log_filter", true),
+            ("registration.open", true),
+            // It is printed as hidden, and compared nevertheless.
+            ("registration.shared_secret", false),
+            ("rate_limits.enabled", false),
+            ("rate_limits.login", true),
+        ]
+    );
+    assert_eq!(new.changes(&new), []);
+    // Each name is one of a setting.
+    for name in RELOADED.iter().chain(&KEPT).filter(|name| !name.ends_with('*')) {
+        let is = |setting: &entry::Entry| format!("{}.{}", setting.section, setting.name) == *name;
+        assert!(SETTINGS.iter().any(is), "{name}");
+    }
+}

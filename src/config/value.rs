@@ -1,7 +1,9 @@
 //! The kinds of values a setting can have, and how they are read and written.
 
 mod account;
+mod acme;
 mod address;
+mod bind;
 mod contact;
 mod expiry;
 mod file;
@@ -12,7 +14,9 @@ use std::fmt;
 
 use toml::{Value, de::DeValue};
 
-pub use self::{account::*, address::*, contact::*, expiry::*, file::*, matrix::*, secret::*};
+pub use self::{
+    account::*, acme::*, address::*, bind::*, contact::*, expiry::*, file::*, matrix::*, secret::*,
+};
 
 /// A value as a source gives it.
 pub(super) enum RawSetting<'a> {
@@ -192,6 +196,7 @@ impl<T: Setting> Setting for List<T> {
 
 impl Setting for String {
     const ALLOWED: &'static str = "a text";
+    const LISTED: &'static str = "a list, which may be empty, of texts";
     const OPTIONAL: &'static str = "\"off\" or a text";
 
     fn read(given: &RawSetting<'_>) -> Option<Self> {

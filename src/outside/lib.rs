@@ -3,6 +3,7 @@
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+pub mod acme;
 pub mod appservice;
 pub mod delivery;
 pub mod federation;

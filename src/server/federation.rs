@@ -1,55 +1,67 @@
 //! Serves other homeservers, on listeners of their own.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use tokio::net::TcpListener;
 use tracing::{info, warn};
 
-use super::{ServerError, open};
+use super::{
+    ServerError,
+    https::{Https, files_of},
+    open,
+};
 use logcabin_base::{bodies::BodyBudget, limits, shutdown::Shutdown};
-use logcabin_config::{Config, Federation, FilePath};
+use logcabin_config::{Bind, Config, Federation};
 use logcabin_edge::{
     api::{self, Server},
-    http::{Edge, tls::Tls},
+    http::{
+        Edge,
+        listen::Listener,
+        tls::{Certificate, Tls},
+    },
 };
 
 /// The listeners, before they serve.
 pub(super) struct Listening {
-    listeners: Vec<Arc<TcpListener>>,
-    tls: Option<Arc<Tls>>,
+    listeners: Vec<Arc<Listener>>,
+    /// The certificate, if it is one for other homeservers alone.
+    pub(super) certificate: Option<Arc<Certificate>>,
 }
 
 impl Listening {
-    /// Listens on the configured addresses, and replaces them by the actual ones; `None` if
+    /// Listens where it is configured, and replaces the addresses by the actual ones; `None` if
     /// federation is off.
-    pub(super) async fn begin(federation: &mut Federation) -> Result<Option<Self>, ServerError> {
+    pub(super) async fn begin(
+        federation: &mut Federation,
+        https: Option<&Https>,
+    ) -> Result<Option<Self>, ServerError> {
         if !federation.enabled {
             return Ok(None);
         }
-        let path = |file: &Option<FilePath>| -> Option<PathBuf> {
-            file.as_ref().map(|FilePath(path)| path.clone())
+        let (certificate, tls) =
+            match files_of(&federation.certificate, &federation.certificate_key) {
+                Some(files) => {
+                    let certificate = Certificate::read("federation", files);
+                    let certificate = certificate.map_err(ServerError::Federation)?;
+                    let tls = Tls::new(Arc::clone(&certificate), None);
+                    (Some(certificate), Some(Arc::new(tls.map_err(ServerError::Federation)?)))
+                }
+                None => (None, https.map(|https| Arc::clone(&https.tls))),
+            };
+        let listeners = open::listen("federation.bind", &mut federation.bind.0).await?;
+        let with_tls = |(listener, bind): (Listener, &Bind)| match (&tls, bind) {
+            (Some(tls), Bind::Tcp(_)) => Arc::new(listener.with_tls(tls)),
+            _ => Arc::new(listener),
         };
-        let tls = match (path(&federation.certificate), path(&federation.certificate_key)) {
-            (Some(certificate), Some(key)) => {
-                let tls = Tls::new(certificate, key).map_err(ServerError::Federation)?;
-                Some(Arc::new(tls))
-            }
-            (None, None) => None,
-            _ => {
-                let both = "`federation.certificate` needs `federation.certificate_key`, and the \
-                            other way around";
-                return Err(ServerError::Federation(both.to_owned()));
-            }
-        };
-        let listeners = open::listen("federation.bind", &mut federation.bind).await?;
-        if tls.is_none() && federation.bind.iter().any(|bind| !bind.ip().is_loopback()) {
+        let listeners = listeners.into_iter().zip(federation.bind.iter()).map(with_tls).collect();
+        let addresses = federation.bind.iter().filter_map(Bind::address);
+        if tls.is_none() && addresses.into_iter().any(|address| !address.ip().is_loopback()) {
             warn!(
                 "other homeservers need TLS; set federation.certificate, or let only a proxy reach \
                  federation.bind"
             );
         }
-        Ok(Some(Self { listeners, tls }))
+        Ok(Some(Self { listeners, certificate }))
     }
 
     /// Returns the edge, and the future that serves until the server stops.
@@ -60,24 +72,24 @@ impl Listening {
         bodies: &Arc<BodyBudget>,
         shutdown: &Shutdown,
     ) -> Result<(Arc<Edge<Server>>, BoxFuture<'static, ()>), ServerError> {
-        let Self { listeners, tls } = self;
+        let listeners = self.listeners;
         let table = api::federation::endpoints();
         let mut config = config.clone();
-        // With TLS of its own there is no proxy that could say where a request comes from.
-        config.server.trust_forwarded_for &= tls.is_none();
         config.http.max_body_bytes = config.largest_body();
-        if tls.is_some() {
+        let has_tls = listeners.iter().any(|listener| listener.has_tls());
+        if has_tls {
             let by_address = &mut config.http.max_connections_per_address;
             *by_address = limits::FEDERATION_CONNECTIONS.min(*by_address);
         }
         let edge = Edge::new(Arc::clone(app), table, &config, shutdown.clone())?;
         let edge = Arc::new(edge.for_servers().sharing(bodies));
         info!(
-            bind = ?config.federation.bind,
-            tls = tls.is_some(),
+            bind = ?config.federation.bind.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            tls = has_tls,
+            at_client_addresses = config.federation.at_client_addresses,
             "serving other homeservers"
         );
-        let serving = api::serve(listeners, tls, Arc::clone(&edge), Box::new(|_| {}));
+        let serving = api::serve(listeners, Arc::clone(&edge), None, Box::new(|_| {}));
         Ok((edge, serving))
     }
 }

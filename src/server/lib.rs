@@ -7,17 +7,19 @@ mod cluster;
 mod collector;
 mod console;
 mod federation;
+mod https;
 mod manager;
 mod memory;
 mod metrics;
 mod open;
 mod otlp;
+mod reload;
 mod starting;
 mod sweep;
 mod tasks;
 mod traces;
 
-use std::{io, net::SocketAddr, path::Path, sync::Arc};
+use std::{io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, LocalBoxFuture};
@@ -25,16 +27,19 @@ use thiserror::Error;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tracing::{error, info, warn};
 
+pub use self::reload::{Reloads, Reread};
 use self::{
+    https::Https,
     manager::Manager,
     open::{Components, ConfiguredFiles, Core},
+    reload::Reloadable,
     tasks::Tasks,
 };
 use logcabin_base::shutdown::Shutdown;
-use logcabin_config::Config;
+use logcabin_config::{Bind, Config, Contradiction};
 use logcabin_edge::{
     api,
-    http::{Edge, TableError},
+    http::{Edge, TableError, listen::Listener, tls::Certificate},
 };
 use logcabin_engine as engine;
 use logcabin_log::{
@@ -54,7 +59,13 @@ use logcabin_snapshot as snapshot;
 #[derive(Debug, Error)]
 pub enum ServerError {
     #[error("cannot listen on {address} (`{setting}`): {source}{}", of_port(.source))]
-    Bind { setting: &'static str, address: SocketAddr, source: io::Error },
+    Bind { setting: &'static str, address: Bind, source: io::Error },
+    /// Settings contradict each other.
+    #[error(transparent)]
+    Settings(#[from] Contradiction),
+    /// HTTPS is not possible as it is configured.
+    #[error("HTTPS: {0}")]
+    Https(String),
     #[error(transparent)]
     Log(#[from] OpenError),
     #[error(transparent)]
@@ -125,25 +136,32 @@ pub struct Started<'a> {
 /// Called once a server listens.
 pub type OnStart<'a> = Box<dyn FnOnce(Started<'_>) + 'a>;
 
-/// Runs a server until `stop` completes and the requests in progress are answered.
+/// Runs a server until `stop` completes and the requests in progress are answered. Takes over what
+/// can be taken over of each configuration that `reloads` gives.
 ///
 /// Calls `started` once the server listens.
 pub fn run<'a>(
     config: Config,
     stop: BoxFuture<'static, ()>,
+    reloads: Reloads,
     started: OnStart<'a>,
 ) -> LocalBoxFuture<'a, Result<(), ServerError>> {
     // Boxed, so that the server is compiled here and not again in each caller's package.
-    Box::pin(serve(config, stop, started))
+    Box::pin(serve(config, stop, reloads, started))
 }
 
 async fn serve(
-    mut config: Config,
+    config: Config,
     stop: BoxFuture<'static, ()>,
+    reloads: Reloads,
     started: OnStart<'_>,
 ) -> Result<(), ServerError> {
+    let mut config = config.settled();
+    config.check()?;
+    let configured = config.clone();
     // Invalid files are reported before anything is changed.
     let named = ConfiguredFiles::load(&config)?;
+    let https = Https::open(&config)?;
     open::warn_of(&config.registration, &config.server);
     // The log first: its lock makes this process the server, and a second one gets an error. But a
     // start that fails leaves no new data directory behind.
@@ -151,14 +169,14 @@ async fn serve(
     let (log, listening) = match has_log(&config.server.data_dir) {
         true => {
             let log = cluster::open_log(&before).await?;
-            (log, Listening::begin(&mut config).await?)
+            (log, Listening::begin(&mut config, https.as_ref()).await?)
         }
         false => {
-            let listening = Listening::begin(&mut config).await?;
+            let listening = Listening::begin(&mut config, https.as_ref()).await?;
             (cluster::open_log(&before).await?, listening)
         }
     };
-    let Listening { clients: listeners, federation, metrics: metrics_at } = listening;
+    let Listening { clients: listeners, redirecting, federation, metrics: metrics_at } = listening;
     otlp::begin();
     traces::begin(&config)?;
     let starting = starting::Answering::begin(&config, &listeners)?;
@@ -195,6 +213,11 @@ async fn serve(
     }
     let observer = open::observer(&config, &core, &parts);
     tasks::begin(&config, &core, parts, shared_store, &mut tasks).await;
+    if let Some(https) = &https {
+        let redirect = https::redirect(redirecting, https, &config, shutdown.clone())?;
+        tasks.wait_for("redirect to HTTPS", redirect);
+        https.begin_acme(&tasks, &shutdown);
+    }
     if let Some(listener) = metrics_at {
         metrics::serve_on(listener, Arc::clone(&observer), &config, shutdown.clone())?;
     }
@@ -212,10 +235,24 @@ async fn serve(
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
     let last_seen = Arc::clone(&app.last_seen);
+    let for_clients = https.as_ref().map(|https| Arc::clone(&https.certificate));
+    let for_federation = federation.as_ref().and_then(|listening| listening.certificate.clone());
     let federated = federation.map(|listening| listening.serve(&app, &config, &bodies, &shutdown));
     let (for_servers, federated) = federated.transpose()?.unzip();
+    let reloaded = Arc::clone(&app);
     let edge = Edge::new(app, api::endpoints(&config.server.prefixes), &config, shutdown.clone())?;
     let edge = Arc::new(edge.sharing(&bodies));
+    let certificates = for_clients.iter().chain(&for_federation).cloned().collect();
+    begin_watching(&tasks, certificates, &shutdown);
+    let all = Reloadable {
+        config: configured,
+        app: reloaded,
+        edge: Arc::clone(&edge),
+        for_servers: for_servers.clone(),
+        clients: for_clients,
+        servers: for_federation,
+    };
+    let beside = for_servers.clone().filter(|_| config.federation.at_client_addresses);
     if let Some(cluster) = cluster {
         told.tell_of_guesses();
         told.tell_of_homeservers();
@@ -233,12 +270,16 @@ async fn serve(
         cluster.serve(Arc::new(answer), Arc::new(hear));
     }
     starting.end().await;
-    info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
+    let places = config.server.bind.iter().map(ToString::to_string);
+    let https_at = config.tls.bind.iter().filter(|_| https.is_some());
+    let places: Vec<_> = places.chain(https_at.map(|bind| format!("{bind} (HTTPS)"))).collect();
+    info!(bind = ?places, server_name = %config.server.name, "serving");
     manager.serving(&shutdown);
+    tokio::spawn(reload::follow(reloads, all, shutdown.clone()));
     let has_accounts = !core.engine.state().accounts.is_empty();
     started(Started { config: &config, has_accounts });
     let closed = |connections| info!(connections, "finishing the requests in progress");
-    let clients = api::serve(listeners, None, edge, Box::new(closed));
+    let clients = api::serve(listeners, edge, beside, Box::new(closed));
     match federated {
         Some(federated) => drop(tokio::join!(clients, federated)),
         None => clients.await,
@@ -258,18 +299,25 @@ async fn serve(
 
 /// All that the server listens on.
 struct Listening {
-    clients: Vec<Arc<TcpListener>>,
+    clients: Vec<Arc<Listener>>,
+    redirecting: Vec<Arc<Listener>>,
     federation: Option<federation::Listening>,
-    metrics: Option<Arc<TcpListener>>,
+    metrics: Option<Arc<Listener>>,
 }
 
 impl Listening {
     /// Listens, and replaces the configured addresses by the actual ones.
-    async fn begin(config: &mut Config) -> Result<Self, ServerError> {
-        let clients = open::listen("server.bind", &mut config.server.bind).await?;
-        let federation = federation::Listening::begin(&mut config.federation).await?;
+    async fn begin(config: &mut Config, https: Option<&Https>) -> Result<Self, ServerError> {
+        let mut clients = open::listen("server.bind", &mut config.server.bind).await?;
+        let mut redirecting = Vec::new();
+        if let Some(https) = https {
+            clients.extend(https.listen(&mut config.tls).await?);
+            redirecting = https::listen_for_redirect(&mut config.tls).await?;
+        }
+        let clients = clients.into_iter().map(Arc::new).collect();
+        let federation = federation::Listening::begin(&mut config.federation, https).await?;
         let metrics = metrics::listen(&mut config.metrics).await?;
-        Ok(Self { clients, federation, metrics })
+        Ok(Self { clients, redirecting, federation, metrics })
     }
 }
 
@@ -284,6 +332,12 @@ fn of_port(error: &io::Error) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// Looks after the certificates.
+fn begin_watching(tasks: &Tasks, certificates: Arc<[Arc<Certificate>]>, shutdown: &Shutdown) {
+    let shutdown = shutdown.clone();
+    tasks.keep("certificates", move || https::watch(Arc::clone(&certificates), shutdown.clone()));
 }
 
 /// Lets the command line act through the running server, and the history tool read its log: the

@@ -61,6 +61,19 @@ impl Manager {
     }
 }
 
+/// Reports that the configuration is being read again.
+pub(super) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now, NotifyState::Status("reloading")]),
+        Err(error) => warn!(%error, "the service manager could not be told"),
+    }
+}
+
+/// Reports that it was.
+pub(super) fn reloaded() {
+    tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
+}
+
 impl Drop for Manager {
     fn drop(&mut self) {
         self.starting.abort();

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header::CONTENT_TYPE};
 use percent_encoding::percent_decode_str;
 use ruma::api::auth_scheme::NoAccessToken;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::{
@@ -17,7 +17,8 @@ use super::{
 use logcabin_base::{limits, metrics, shutdown::Shutdown};
 use logcabin_config::{Config, ListenAddress, Metrics};
 use logcabin_edge::http::{
-    ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, serve,
+    ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, listen::Listener,
+    serve,
 };
 use logcabin_outside::{appservice::Service, outbound};
 use logcabin_service::observe::Observer;
@@ -33,16 +34,15 @@ endpoint! {
 }
 
 /// Listens on the configured address, and replaces it by the actual one.
-pub(super) async fn listen(
-    settings: &mut Metrics,
-) -> Result<Option<Arc<TcpListener>>, ServerError> {
+pub(super) async fn listen(settings: &mut Metrics) -> Result<Option<Arc<Listener>>, ServerError> {
     let Some(ListenAddress(address)) = &mut settings.bind else { return Ok(None) };
-    Ok(open::listen("metrics.bind", std::slice::from_mut(address)).await?.pop())
+    let addresses = std::slice::from_mut(address);
+    Ok(open::listen_at("metrics.bind", addresses).await?.pop().map(Arc::new))
 }
 
 /// Serves the metrics until the server stops.
 pub(super) fn serve_on(
-    listener: Arc<TcpListener>,
+    listener: Arc<Listener>,
     observer: Arc<Observer>,
     config: &Config,
     shutdown: Shutdown,

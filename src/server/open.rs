@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{net::TcpListener, sync::Semaphore};
+use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 use tracing::{error, info, warn};
 
 use super::{ServerError, cluster::Opened, memory::Caches};
@@ -25,13 +26,15 @@ use logcabin_base::{
     token_key,
 };
 use logcabin_cluster::Cluster;
-use logcabin_config::{self as config, Config, OwnRate, RateLimits, ServerNotices, SharedSecret};
+use logcabin_config::{
+    self as config, Bind, Config, OwnRate, RateLimits, ServerNotices, SharedSecret,
+};
 use logcabin_decide::{
     account::AccountLimit,
     ephemeral::Gather,
     quota::{Exempt, Quotas},
 };
-use logcabin_edge::api;
+use logcabin_edge::{api, http::listen::Listener};
 use logcabin_engine::{self as engine, Engine};
 use logcabin_log::{
     Log,
@@ -142,22 +145,35 @@ pub(super) fn warn_of(registration: &config::Registration, server: &config::Serv
     }
 }
 
-/// Listens on the addresses of a setting, and replaces them by the actual ones.
+/// Listens where the setting says, and replaces the addresses by the actual ones.
 pub(super) async fn listen(
     setting: &'static str,
-    addresses: &mut [SocketAddr],
-) -> Result<Vec<Arc<TcpListener>>, ServerError> {
+    binds: &mut [Bind],
+) -> Result<Vec<Listener>, ServerError> {
     let mut listeners = Vec::new();
-    for address in addresses {
-        let bind =
-            async { TcpListener::bind(*address).await.and_then(|l| Ok((l.local_addr()?, l))) };
-        let (actual, listener) = bind.await.map_err(|source| ServerError::Bind {
-            setting,
-            address: *address,
-            source,
-        })?;
+    for bind in binds {
+        let listening = match bind {
+            Bind::Tcp(address) => Listener::bind(*address).await.map(|(actual, listener)| {
+                *address = actual;
+                listener
+            }),
+            Bind::Unix(path) => Listener::bind_unix(path),
+        };
+        let refused = |source| ServerError::Bind { setting, address: bind.clone(), source };
+        listeners.push(listening.map_err(refused)?);
+    }
+    Ok(listeners)
+}
+
+/// The same of addresses alone.
+pub(super) async fn listen_at(
+    setting: &'static str,
+    addresses: &mut [SocketAddr],
+) -> Result<Vec<Listener>, ServerError> {
+    let mut binds: Vec<_> = addresses.iter().copied().map(Bind::Tcp).collect();
+    let listeners = listen(setting, &mut binds).await?;
+    for (address, actual) in addresses.iter_mut().zip(binds.iter().filter_map(Bind::address)) {
         *address = actual;
-        listeners.push(Arc::new(listener));
     }
     Ok(listeners)
 }
@@ -259,7 +275,7 @@ impl Components {
             console: config.console.enabled.then(|| config.server.url()),
             room_names: Default::default(),
             notices: config.server_notices.clone(),
-            federation: config.federation.clone(),
+            federation: ArcSwap::from_pointee(config.federation.clone()),
             archive: config.archive_dir(),
             remote_files: Some(media.remote_files()),
             others: federation.clone(),
@@ -345,6 +361,7 @@ impl Components {
             notices: Notices::new(&config.rate_limits),
             long_work: LongWork::new(percent),
             work_for_servers: LongWork::for_servers(percent),
+            registration: ArcSwap::from_pointee(config.registration.clone()),
             config: config.clone(),
         });
         Ok(Self { app, snapshots, pushers })

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use http::{
-    HeaderValue, Uri,
+    HeaderMap, HeaderValue, Uri,
     header::{CONNECTION, RETRY_AFTER},
 };
-use tokio::{net::TcpListener, sync::oneshot};
+use tokio::sync::oneshot;
 
 use super::ServerError;
 use logcabin_base::shutdown::Shutdown;
 use logcabin_config::Config;
 use logcabin_edge::{
     api::about::health::{self, Healthy},
-    http::{ApiError, App, Edge, OpenTo, Reply, Session, Table, serve},
+    http::{ApiError, App, Edge, OpenTo, Reply, Session, Table, listen::Listener, serve},
 };
 use logcabin_outside::appservice::Service;
 use logcabin_service::health::HealthProblem;
@@ -34,10 +34,7 @@ pub(super) struct Answering {
 
 impl Answering {
     /// Begins to answer on these listeners.
-    pub(super) fn begin(
-        config: &Config,
-        listeners: &[Arc<TcpListener>],
-    ) -> Result<Self, ServerError> {
+    pub(super) fn begin(config: &Config, listeners: &[Arc<Listener>]) -> Result<Self, ServerError> {
         let (end, given) = oneshot::channel();
         let (closed, ended) = oneshot::channel();
         let shutdown = Shutdown::when(async {
@@ -65,7 +62,7 @@ fn not_yet() -> ApiError {
 }
 
 impl App for Starting {
-    fn not_served(&self, _: ApiError) -> Result<Reply, ApiError> {
+    fn not_served(&self, _: &Uri, _: &HeaderMap, _: ApiError) -> Result<Reply, ApiError> {
         // A reply and not an error, because errors are logged.
         let reply = Reply::from(&not_yet())
             .with_header(RETRY_AFTER, HeaderValue::from_static(RETRY_S))

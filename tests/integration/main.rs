@@ -17,6 +17,7 @@
 //! - `console_upkeep`: its pages about what keeps the data, and about what takes long.
 //! - `federation`: Synapse, and homeservers that do what they must not.
 //! - `health`: load balancers and service managers learn how the server is.
+//! - `https`: HTTPS by the server itself, Unix sockets, and what is taken over at SIGHUP.
 //! - `heisenbridge`: a bridge to IRC that nobody here wrote.
 //! - `matrix_commander`: an encrypting client for terminals that nobody here wrote.
 //! - `maubot`: a bot that nobody here wrote the framework of.
@@ -60,6 +61,7 @@ mod federation;
 mod harness;
 mod health;
 mod heisenbridge;
+mod https;
 mod load;
 mod matrix_commander;
 mod maubot;

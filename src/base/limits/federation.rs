@@ -97,6 +97,21 @@ pub const FEDERATION_ADDRESSES: usize = 6;
 /// How often the files of a certificate are checked for changes.
 pub const CERTIFICATE_LOOK: Duration = Duration::from_secs(2);
 
+/// From which time before a certificate expires that is logged, once a day.
+pub const CERTIFICATE_WARNING: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// Time limit for a request to an authority that gives certificates.
+pub const ACME_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long an authority may take to check the challenges of an order, and to sign.
+pub const ACME_PATIENCE: Duration = Duration::from_secs(120);
+
+/// The largest answer of an authority.
+pub const ACME_ANSWER_BYTES: usize = 256 * 1024;
+
+/// The pause after the first failed order, and the longest one: authorities count failed orders.
+pub const ACME_PAUSES: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(6 * 3600)];
+
 /// The buffer of a connection to another homeserver, which bounds the head of its answers.
 pub const FEDERATION_BUFFER_BYTES: usize = 32 * 1024;
 

@@ -248,6 +248,12 @@ metrics! {
     http_connections: IntGauge = "logcabin_http_connections"
         "Open connections"
         gauge;
+    certificate_expiry: IntGaugeVec = "logcabin_certificate_expiry_timestamp_seconds"
+        "When the certificate of a listener expires; 0 if it has none yet"
+        |r, n, h| gauges(r, n, h, &["listener"]);
+    acme_orders: Each<Tried, IntCounter> = "logcabin_acme_orders_total"
+        "Attempts to get a certificate from the authority"
+        |r, n, h| counter_by(r, n, h, "outcome");
     body_bytes: Each<Transfer, IntGauge> = "logcabin_body_memory_bytes"
         "Memory that is reserved for bodies in progress, of what http.body_memory_bytes allows"
         |r, n, h| gauge_by(r, n, h, "bodies");

@@ -76,7 +76,7 @@ impl Answers {
                 toml.raw(why, "trust_forwarded_for", "true");
             }
             Tls::Acme | Tls::Files => {
-                toml.raw("Where clients connect, by HTTPS.", "bind", "[\"0.0.0.0:443\"]");
+                toml.raw("For this machine alone.", "bind", "[\"127.0.0.1:8008\"]");
             }
         }
     }
@@ -111,15 +111,40 @@ impl Answers {
             (Tls::Files, Some((certificate, key))) => {
                 toml.section("tls");
                 toml.path("Read again when it changes.", "certificate", certificate);
-                toml.path("Its private key.", "key", key);
+                toml.path("Its private key.", "certificate_key", key);
+                self.https(toml);
             }
             (Tls::Acme, _) => {
-                toml.section("tls.acme");
+                toml.section("tls");
+                self.https(toml);
+                toml.section("acme");
                 toml.raw("Certificates are fetched and renewed.", "enabled", "true");
-                toml.set("Where the authority writes to.", "contact", &self.contact);
+                let name = format!("[{}]", quoted(self.url_host()));
+                toml.raw("The name in the certificate.", "domains", &name);
+                let contact = format!("[{}]", quoted(&self.contact));
+                toml.raw("Where the authority writes to.", "contact", &contact);
             }
             (Tls::Files | Tls::Proxy, _) => {}
         }
+    }
+
+    fn https(&self, toml: &mut Toml) {
+        let port = self.host().rsplit_once(':').map_or("443", |(_, port)| port);
+        let bind = format!("[\"0.0.0.0:{port}\"]");
+        toml.raw("Where clients connect.", "bind", &bind);
+        let why = "Leads clients to HTTPS, and shows the authority that the name is this server's.";
+        toml.raw(why, "redirect_bind", "[\"0.0.0.0:80\"]");
+    }
+
+    /// The host of the address, with its port if it has one.
+    fn host(&self) -> &str {
+        self.url.trim_start_matches("https://").split('/').next().unwrap_or_default()
+    }
+
+    /// The host of the address without a port.
+    fn url_host(&self) -> &str {
+        let host = self.host();
+        host.rsplit_once(':').map_or(host, |(name, _)| name)
     }
 
     fn federate(&self, toml: &mut Toml) {
@@ -141,7 +166,7 @@ impl Answers {
             (Tls::Acme | Tls::Files, _) => {}
         }
         // Port 443 is served for the host of the address; another name has to point there.
-        let host = self.url.trim_start_matches("https://").split('/').next().unwrap_or_default();
+        let host = self.host();
         if host != self.name {
             let delegate = match host.contains(':') {
                 true => host.to_owned(),
@@ -221,6 +246,17 @@ mod tests {
         assert!(config.registration.is_open(&config.server) && config.federation.enabled);
         let delegate = config.federation.delegate.unwrap();
         assert_eq!(delegate, "matrix.example.org:8448");
+    }
+
+    #[test]
+    fn each_kind_of_https_is_one_that_the_server_takes() {
+        let files = Some(("/certificate".into(), "/key".into()));
+        for (tls, files) in [(Tls::Acme, None), (Tls::Files, files), (Tls::Proxy, None)] {
+            let text = Answers { tls, files, ..answers() }.to_toml();
+            let config = Effective::load(Some(("x.toml".into(), text)), [], &[]).unwrap().config;
+            config.check().unwrap();
+            assert_eq!(config.has_tls(), tls != Tls::Proxy);
+        }
     }
 
     #[test]

@@ -34,9 +34,8 @@ pub use self::{
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use tokio::net::TcpListener;
 
-use crate::http::{Edge, Table, serve as http_serve, tls::Tls};
+use crate::http::{Edge, Table, listen::Listener, serve as http_serve};
 use logcabin_config::PathPrefix;
 
 /// Every endpoint there is, section by section of the client-server API, under these prefixes.
@@ -64,12 +63,12 @@ pub fn endpoints(prefixes: &[PathPrefix]) -> Table<Server> {
 /// Serves endpoints on every listener: see [`run_with`](http_serve::run_with). The future is boxed,
 /// so that it is compiled here and not again in each caller's package.
 pub fn serve(
-    listeners: Vec<Arc<TcpListener>>,
-    tls: Option<Arc<Tls>>,
+    listeners: Vec<Arc<Listener>>,
     edge: Arc<Edge<Server>>,
+    beside: Option<Arc<Edge<Server>>>,
     closed: Box<dyn FnOnce(usize) + Send>,
 ) -> BoxFuture<'static, ()> {
-    Box::pin(http_serve::run_with(listeners, tls, edge, closed))
+    Box::pin(http_serve::run_with(listeners, edge, beside, closed))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwap;
 use bytes::{Buf, Bytes};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{
@@ -46,7 +47,7 @@ use logcabin_base::{
     shutdown::Shutdown,
     traces::{Begun, traces},
 };
-use logcabin_config::Config;
+use logcabin_config::{Config, RateLimits};
 
 /// The edge of a running server: the program with its table of endpoints.
 pub struct Edge<A> {
@@ -54,7 +55,7 @@ pub struct Edge<A> {
     routes: Routes<A>,
     /// Whether it serves other homeservers.
     for_servers: bool,
-    throttle: Throttle,
+    throttle: ArcSwap<Throttle>,
     ids: RequestIds,
     max_body_bytes: usize,
     max_upload_bytes: u64,
@@ -75,8 +76,16 @@ pub(super) struct Inbound<S> {
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
-    pub(super) peer: IpAddr,
+    pub(super) peer: Peer,
     pub(super) body: S,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) address: IpAddr,
+    /// Whether it may be a proxy, which says whom it forwards for: at listeners without TLS.
+    pub(super) may_forward: bool,
 }
 
 impl<A: App> Edge<A> {
@@ -95,7 +104,7 @@ impl<A: App> Edge<A> {
             app,
             routes: table.build()?,
             for_servers: false,
-            throttle: Throttle::new(&config.rate_limits),
+            throttle: ArcSwap::from_pointee(Throttle::new(&config.rate_limits)),
             ids: RequestIds::new(),
             max_body_bytes: config.http.max_body_bytes,
             max_upload_bytes: config.media.max_upload_bytes,
@@ -112,7 +121,7 @@ impl<A: App> Edge<A> {
             in_progress: by_address
                 .filter(|_| trusts)
                 .map(|most| Arc::new(ConnectionsByAddress::new(most))),
-            by_address: by_address.filter(|_| !trusts),
+            by_address,
             shutdown,
             limits: config.http.clone(),
         })
@@ -131,9 +140,25 @@ impl<A: App> Edge<A> {
         self
     }
 
+    /// Takes over the rates of another configuration. What callers used of the ones before is
+    /// forgotten.
+    pub fn set_rates(&self, rates: &RateLimits) {
+        self.throttle.store(Arc::new(Throttle::new(rates)));
+    }
+
     /// The most connections from one address; `None` if they are not limited.
     pub(super) const fn connections_by_address(&self) -> Option<usize> {
         self.by_address
+    }
+
+    /// Whether what a peer says of whom it forwards for is believed.
+    pub(super) const fn believes(&self, peer: Peer) -> bool {
+        self.trust_forwarded_for && peer.may_forward
+    }
+
+    /// Whether there is an endpoint at this path.
+    pub(super) fn has_path(&self, path: &str) -> bool {
+        self.routes.has_path(path)
     }
 
     /// Answers one request.
@@ -213,10 +238,10 @@ impl<A: App> Edge<A> {
     /// Notes what another node reported. `for_servers` is the edge for other homeservers.
     pub fn heard(&self, message: &[u8], for_servers: Option<&Self>) {
         match serde_json::from_slice::<Spent>(message) {
-            Ok(spent) if !spent.is_for_servers() => self.throttle.take_spent(spent),
+            Ok(spent) if !spent.is_for_servers() => self.throttle.load().take_spent(spent),
             Ok(spent) => {
                 if let Some(edge) = for_servers {
-                    edge.throttle.take_spent(spent);
+                    edge.throttle.load().take_spent(spent);
                 }
             }
             Err(_) => self.app.heard(message),
@@ -237,7 +262,9 @@ impl<A: App> Edge<A> {
         let span = info_span!("request", id = %request_id, %method, route = Empty);
         let body = stream::iter([Ok::<_, std::io::Error>(body)]);
         let mut unread = Unread::new(&headers, body);
-        let head = RequestHead { method, uri, headers, peer: client };
+        // The node that received it knows whom its peer forwards for.
+        let peer = Peer { address: client, may_forward: false };
+        let head = RequestHead { method, uri, headers, peer };
         let reply = async {
             let handled = self.handle(head, &mut unread, &request_id);
             let outcome = AssertUnwindSafe(handled).catch_unwind().await;
@@ -299,7 +326,7 @@ impl<A: App> Edge<A> {
         let (route, args) = match self.routes.find(&head.method, uri.path()) {
             Ok(found) => found,
             Err(error) => {
-                let reply = self.app.not_served(error)?;
+                let reply = self.app.not_served(&head.uri, &head.headers, error)?;
                 return Ok((Ok(Box::pin(std::future::ready(Ok(reply)))), None));
             }
         };
@@ -343,7 +370,7 @@ impl<A: App> Edge<A> {
         if route.is_large {
             self.outgoing.check_all(&recipient)?;
         }
-        if let Some(in_progress) = &self.in_progress {
+        if let Some(in_progress) = self.in_progress.as_ref().filter(|_| self.believes(peer)) {
             let place = in_progress.admit(recipient.address);
             let busy = || ApiError::limit_exceeded(Duration::from_secs(1));
             unread.place = Some(place.ok_or_else(busy)?);
@@ -353,7 +380,7 @@ impl<A: App> Edge<A> {
         let limited = route.class.filter(|_| route.access != Access::Server);
         let limited = limited.filter(|_| !self.is_exempt(&who));
         if let Some(class) = limited {
-            self.throttle.check(class, who.session.as_ref(), client)?;
+            self.throttle.load().check(class, who.session.as_ref(), client)?;
             self.tell(|| Spent::new(class, who.session.as_ref(), client));
         }
         if route.access == Access::Server {
@@ -439,7 +466,7 @@ impl<A: App> Edge<A> {
         if let Some(class) = limited
             && is_write(&method)
         {
-            self.throttle.check_written(class, who.session.as_ref(), client, body.len())?;
+            self.throttle.load().check_written(class, who.session.as_ref(), client, body.len())?;
             self.tell(|| Spent::new(class, who.session.as_ref(), client).written(body.len()));
         }
         let turned_away = match route.access {
@@ -570,15 +597,15 @@ impl<A: App> Edge<A> {
         *request.uri_mut() = uri.clone();
         *request.headers_mut() = headers.clone();
         let server = self.app.verify(&request, client).await?;
-        self.throttle.check_server(&server)?;
+        self.throttle.load().check_server(&server)?;
         self.tell(|| Spent::of_server(&server, client));
         Ok(server)
     }
 
     /// The address of the client: the connection's, or what the last proxy before us says it was.
-    fn client_address(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
-        if !self.trust_forwarded_for {
-            return peer;
+    fn client_address(&self, headers: &HeaderMap, peer: Peer) -> IpAddr {
+        if !self.believes(peer) {
+            return peer.address;
         }
         let value = headers.get_all("x-forwarded-for").into_iter().next_back();
         let last = value.and_then(|value| value.to_str().ok()?.rsplit(',').next());
@@ -586,12 +613,12 @@ impl<A: App> Edge<A> {
             static SAID: Once = Once::new();
             SAID.call_once(|| {
                 warn!(
-                    %peer,
+                    peer = %peer.address,
                     ?value,
                     "X-Forwarded-For has no address, so the clients behind the proxy share one limit"
                 );
             });
-            peer
+            peer.address
         })
     }
 }
@@ -609,7 +636,7 @@ struct RequestHead {
     method: Method,
     uri: Uri,
     headers: HeaderMap,
-    peer: IpAddr,
+    peer: Peer,
 }
 
 /// The body of a request until it is read, and what becomes known of the request meanwhile.

@@ -76,7 +76,7 @@ pub struct Received<'a> {
 /// the field that it is for.
 impl Received<'_> {
     /// The next parameter of the path.
-    pub(crate) fn path<T: for<'t> TryFrom<&'t str>>(&mut self, name: &str) -> Result<T, ApiError> {
+    pub fn path<T: for<'t> TryFrom<&'t str>>(&mut self, name: &str) -> Result<T, ApiError> {
         let arg = self.next_arg().ok_or_else(ApiError::no_such_endpoint)?;
         T::try_from(arg).map_err(|_| not_of_its_kind(name))
     }

@@ -355,7 +355,7 @@ impl ApiError {
     }
 
     /// `M_NOT_FOUND`: there is no such thing, or the caller may not know of it.
-    pub(crate) fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
+    pub fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::NotFound, message)
     }
 

@@ -32,7 +32,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
+    net::{TcpStream, UnixStream},
 };
 use tokio_rustls::server::TlsStream;
 use warp::reply::Response;
@@ -360,20 +360,40 @@ pub(super) struct ReplayedStream<S = TcpStream> {
 
 /// What a connection is read from and written to.
 pub(super) trait Wire: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    /// The connection itself.
-    fn socket(&self) -> &TcpStream;
+    /// Waits until the other end says something. Gives what had to be read to find that out, which
+    /// may be nothing; `None` if the other end says nothing more.
+    fn poll_said(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        let mut byte = [0];
+        let mut read = tokio::io::ReadBuf::new(&mut byte);
+        ready!(Pin::new(self).poll_read(cx, &mut read))?;
+        let said = read.filled();
+        Poll::Ready(Ok((!said.is_empty()).then(|| Bytes::copy_from_slice(said))))
+    }
+
+    /// Has the kernel free its buffers as soon as the connection is dropped.
+    fn reset(&self);
 }
 
 impl Wire for TcpStream {
-    fn socket(&self) -> &TcpStream {
-        self
+    fn poll_said(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        let mut byte = [0];
+        let peeked = ready!(self.poll_peek(cx, &mut tokio::io::ReadBuf::new(&mut byte)))?;
+        Poll::Ready(Ok((peeked > 0).then(Bytes::new)))
+    }
+
+    fn reset(&self) {
+        let _ = self.set_zero_linger();
     }
 }
 
 impl Wire for TlsStream<TcpStream> {
-    fn socket(&self) -> &TcpStream {
-        self.get_ref().0
+    fn reset(&self) {
+        let _ = self.get_ref().0.set_zero_linger();
     }
+}
+
+impl Wire for UnixStream {
+    fn reset(&self) {}
 }
 
 impl<S: Wire> ReplayedStream<S> {
@@ -408,7 +428,7 @@ impl<S: Wire> ReplayedStream<S> {
     ) -> Poll<io::Result<T>> {
         let watched = self.stall.watch(cx, written);
         if matches!(&watched, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::TimedOut) {
-            let _ = self.stream.inner().socket().set_zero_linger();
+            self.stream.inner().reset();
         }
         watched
     }

@@ -41,6 +41,7 @@ mod exchange;
 mod forward;
 mod gather;
 mod incoming;
+pub mod listen;
 mod objects;
 mod outgoing;
 mod policy;
@@ -92,7 +93,13 @@ pub trait App: Send + Sync + 'static {
     }
 
     /// The answer to a request that matches no endpoint.
-    fn not_served(&self, error: ApiError) -> Result<Reply, ApiError> {
+    fn not_served(
+        &self,
+        uri: &::http::Uri,
+        headers: &::http::HeaderMap,
+        error: ApiError,
+    ) -> Result<Reply, ApiError> {
+        let _ = (uri, headers);
         Err(error)
     }
 

@@ -74,7 +74,7 @@ impl Reply {
 
     /// The same reply with another status.
     #[must_use]
-    pub(crate) const fn with_status(mut self, status: StatusCode) -> Self {
+    pub const fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
     }

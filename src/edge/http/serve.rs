@@ -6,7 +6,6 @@
 use std::{
     convert::Infallible,
     future::{pending, poll_fn},
-    net::IpAddr,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -35,7 +34,7 @@ use hyper_util::{
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpStream, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::{Sleep, sleep, timeout},
 };
@@ -44,13 +43,14 @@ use warp::{Filter, Rejection, reply::Response};
 
 use super::{
     App, Edge,
-    edge::Inbound,
+    edge::{Inbound, Peer},
     exchange::{
         AGAIN, AGAIN_AND_CLOSE, Answer, Exchange, Idle, ReplayedStream, RequestBody, ResponseBody,
         Wire,
     },
+    listen::{Accepted, Listener},
     outgoing::{ConnectionPermit, ConnectionsByAddress, Stall, Streams},
-    tls::Tls,
+    tls::{Spoken, Tls},
 };
 use logcabin_base::{limits, metrics::metrics, rate::network_prefix, shutdown::Shutdown};
 
@@ -72,40 +72,41 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// returns when all requests in progress are answered or the configured time for that is over.
 /// Calls `closed` with the number of open connections as soon as it accepts no more.
 pub async fn run<A: App>(
-    listeners: Vec<Arc<TcpListener>>,
+    listeners: Vec<Arc<Listener>>,
     edge: Arc<Edge<A>>,
     closed: impl FnOnce(usize) + Send,
 ) {
-    run_with(listeners, None, edge, closed).await;
+    run_with(listeners, edge, None, closed).await;
 }
 
-/// As [`run`], with TLS on every connection, if there is some.
+/// As [`run`], with another edge that answers what only it has an endpoint for.
 pub(crate) async fn run_with<A: App>(
-    listeners: Vec<Arc<TcpListener>>,
-    tls: Option<Arc<Tls>>,
+    listeners: Vec<Arc<Listener>>,
     edge: Arc<Edge<A>>,
+    beside: Option<Arc<Edge<A>>>,
     closed: impl FnOnce(usize) + Send,
 ) {
     // Cut when this function returns, by dropping the other end.
     let (_serving, cut) = oneshot::channel::<()>();
-    let server = Arc::new(Server::new(&edge, Shutdown::when(cut.map(drop))));
+    let server = Arc::new(Server::new(&edge, beside, Shutdown::when(cut.map(drop))));
     // Each connection holds a receiver for as long as it is open.
     let (open, _) = watch::channel(());
     let accepting = listeners.into_iter().map(|listener| {
-        let (server, open, tls) = (Arc::clone(&server), &open, tls.clone());
+        let (server, open, edge) = (Arc::clone(&server), &open, &edge);
         async move {
             loop {
                 // Taken before accepting: beyond the bound, the operating system keeps them
                 // waiting.
                 let Ok(permit) = Arc::clone(&server.permits).acquire_owned().await else { return };
                 match listener.accept().await {
-                    Ok((stream, address)) => {
-                        let prefix = network_prefix(address.ip());
-                        let of_address = match &server.by_address {
-                            Some(by_address) => match by_address.admit(prefix) {
+                    Ok((accepted, address)) => {
+                        let peer = Peer { address, may_forward: !listener.has_tls() };
+                        let bounded = server.by_address.as_ref().filter(|_| !edge.believes(peer));
+                        let of_address = match bounded {
+                            Some(by_address) => match by_address.admit(network_prefix(address)) {
                                 Some(place) => Some(place),
                                 None => {
-                                    debug!(peer = %address.ip(), "too many connections from here");
+                                    debug!(peer = %address, "too many connections from here");
                                     continue;
                                 }
                             },
@@ -113,15 +114,18 @@ pub(crate) async fn run_with<A: App>(
                         };
                         let connection = Connection {
                             server: Arc::clone(&server),
-                            peer: address.ip(),
+                            peer,
                             _open: open.subscribe(),
                             _permit: permit,
                             _counted: ConnectionGuard::new(),
                             _of_address: of_address,
                         };
-                        match &tls {
-                            None => tokio::spawn(connection.run(stream)),
-                            Some(tls) => tokio::spawn(connection.run_tls(stream, Arc::clone(tls))),
+                        match accepted {
+                            Accepted::Tcp(stream) => tokio::spawn(connection.run(stream)),
+                            Accepted::Tls(stream, tls) => {
+                                tokio::spawn(connection.run_tls(stream, tls))
+                            }
+                            Accepted::Unix(stream) => tokio::spawn(connection.run_unix(stream)),
                         };
                     }
                     Err(error) => {
@@ -150,7 +154,7 @@ struct Server {
     by_address: Option<Arc<ConnectionsByAddress>>,
     response_timeout: Duration,
     /// What answers requests: warp.
-    answer: Box<dyn Fn(Request<RequestBody>, IpAddr) -> BoxFuture<'static, Response> + Send + Sync>,
+    answer: Box<dyn Fn(Request<RequestBody>, Peer) -> BoxFuture<'static, Response> + Send + Sync>,
     http1: http1::Builder,
     /// For clients that use HTTP/2, or have not yet shown which version they use.
     either: auto::Builder<TokioExecutor>,
@@ -164,7 +168,7 @@ struct Server {
 }
 
 impl Server {
-    fn new<A: App>(edge: &Arc<Edge<A>>, cut: Shutdown) -> Self {
+    fn new<A: App>(edge: &Arc<Edge<A>>, beside: Option<Arc<Edge<A>>>, cut: Shutdown) -> Self {
         let header_timeout = Duration::from_secs(edge.limits.header_timeout_seconds);
         let mut http1 = http1::Builder::new();
         http1
@@ -188,7 +192,7 @@ impl Server {
             .max_header_list_size(limits::HTTP2_HEADER_BYTES)
             .keep_alive_interval(limits::HTTP2_PING)
             .keep_alive_timeout(header_timeout);
-        let warp = TowerToHyperService::new(warp::service(filter(Arc::clone(edge))));
+        let warp = TowerToHyperService::new(warp::service(filter(Arc::clone(edge), beside)));
         let answer = move |request: Request<RequestBody>, peer| {
             let answer = warp.call(HyperHead::take_from(request, peer));
             let answer = answer.map(|answer| answer.unwrap_or_else(|never| match never {}));
@@ -214,7 +218,7 @@ impl Server {
 /// One connection.
 pub(super) struct Connection {
     server: Arc<Server>,
-    peer: IpAddr,
+    peer: Peer,
     _open: watch::Receiver<()>,
     _permit: OwnedSemaphorePermit,
     _counted: ConnectionGuard,
@@ -256,12 +260,39 @@ impl Connection {
             Ok(Ok(0)) => {}
             // Boxed, as there are few, and larger than the others while they wait.
             Ok(Ok(length)) if HTTP2_PREFACE.starts_with(&first[..length]) => {
-                Box::pin(self.either(stream)).await;
+                Box::pin(self.either(Bytes::new(), stream)).await;
             }
             Ok(Ok(_)) => tokio::select! {
-                () = self.http1(stream, stop) => {}
+                () = self.http1(Bytes::new(), stream, stop) => {}
                 () = server.cut.given() => {}
             },
+        }
+    }
+
+    /// The same by a Unix socket, where nothing can be seen before it is read.
+    async fn run_unix(self, mut stream: UnixStream) {
+        let server = &self.server;
+        let mut stop = pin!(server.shutdown.given().fuse());
+        let mut first = [0; HTTP2_PREFACE.len()];
+        let said = tokio::select! {
+            said = timeout(server.header_timeout, stream.read(&mut first)) => said,
+            () = &mut stop => return,
+        };
+        match said {
+            Err(_) => debug!("no request came on a connection"),
+            Ok(Err(error)) => debug!(%error, "connection failed"),
+            Ok(Ok(0)) => {}
+            Ok(Ok(length)) => {
+                let said = &first[..length];
+                let again = Bytes::copy_from_slice(said);
+                if HTTP2_PREFACE.starts_with(said) {
+                    return Box::pin(self.either(again, stream)).await;
+                }
+                tokio::select! {
+                    () = self.http1(again, stream, stop) => {}
+                    () = server.cut.given() => {}
+                }
+            }
         }
     }
 
@@ -274,16 +305,27 @@ impl Connection {
             stream = timeout(limits::TLS_HANDSHAKE, tls.accept(stream)) => stream,
             () = self.server.shutdown.given() => return,
         };
-        match stream {
-            Ok(Ok(stream)) => Box::pin(self.either(stream)).await,
-            Ok(Err(error)) => debug!(%error, "a connection did not come to TLS"),
-            Err(_) => debug!("a connection did not come to TLS in time"),
+        let (spoken, stream) = match stream {
+            Ok(Ok(accepted)) => accepted,
+            Ok(Err(error)) => return debug!(%error, "a connection did not come to TLS"),
+            Err(_) => return debug!("a connection did not come to TLS in time"),
+        };
+        match spoken {
+            Spoken::Http1 => {
+                let stop = pin!(self.server.shutdown.given().fuse());
+                tokio::select! {
+                    () = self.http1(Bytes::new(), stream, stop) => {}
+                    () = self.server.cut.given() => {}
+                }
+            }
+            Spoken::Http2 => Box::pin(self.either(Bytes::new(), stream)).await,
+            Spoken::Challenge => {}
         }
     }
 
-    /// Serves HTTP/2, or whatever it turns out to be: the connections of proxies and of TLS. They
-    /// do not count among those whose reads become small in a crowd.
-    async fn either<S: Wire>(&self, stream: S) {
+    /// Serves HTTP/2, or whatever it turns out to be. Such connections do not count among those
+    /// whose reads become small in a crowd: what HTTP/2 holds of what it reads, its windows bound.
+    async fn either<S: Wire>(&self, again: Bytes, stream: S) {
         let server = &self.server;
         let request_read = Arc::new(AtomicBool::new(false));
         let streams = Arc::<Streams>::default();
@@ -302,12 +344,8 @@ impl Connection {
         };
         // It is in no exchange.
         let exchange = Arc::default();
-        let line = ReplayedStream::new(
-            Bytes::new(),
-            stream,
-            &exchange,
-            Stall::new(server.response_timeout),
-        );
+        let line =
+            ReplayedStream::new(again, stream, &exchange, Stall::new(server.response_timeout));
         let connection = server.either.serve_connection(line, service);
         let mut connection = pin!(connection.into_owned());
         // hyper's limit starts once it knows the protocol; this one is for clients that send
@@ -341,14 +379,15 @@ impl Connection {
 
     /// Serves HTTP/1, without hyper while there is nothing for it to do, until there is nothing
     /// more or `stop`.
-    async fn http1(
+    ///
+    /// hyper reads `again` before what comes.
+    async fn http1<S: Wire>(
         &self,
-        mut stream: TcpStream,
+        mut again: Bytes,
+        mut stream: S,
         mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
     ) {
         let exchange = Arc::new(Exchange::default());
-        // What hyper is to read before what comes.
-        let mut again = Bytes::new();
         loop {
             let rest = match self.awake(again, stream, &exchange, stop.as_mut()).await {
                 Ok((rest, left, line)) => {
@@ -367,15 +406,13 @@ impl Connection {
             };
             match rest {
                 Idle::ForAnswer => {
-                    if !self.answered(&stream, &exchange).await {
-                        return;
-                    }
+                    let Some(said) = self.answered(&mut stream, &exchange).await else { return };
                     let is_last = self.server.shutdown.is_given();
                     let head = if is_last { AGAIN_AND_CLOSE } else { AGAIN };
-                    again = if again.is_empty() {
+                    again = if again.is_empty() && said.is_empty() {
                         Bytes::from_static(head)
                     } else {
-                        [head, &again[..]].concat().into()
+                        [head, &again[..], &said[..]].concat().into()
                     };
                 }
                 Idle::ForRequest => {
@@ -383,8 +420,10 @@ impl Connection {
                     if self.server.shutdown.is_given() {
                         return;
                     }
-                    if again.is_empty() && !self.said(&stream, stop.as_mut()).await {
-                        return;
+                    if again.is_empty() {
+                        let said = self.said(&mut stream, stop.as_mut()).await;
+                        let Some(said) = said else { return };
+                        again = said;
                     }
                 }
             }
@@ -394,13 +433,13 @@ impl Connection {
     /// Has hyper read and write until there is nothing for it to do; gives for what is waited then,
     /// and what hyper has read ahead. The error is how the connection ended, and what is left of
     /// it.
-    async fn awake(
+    async fn awake<S: Wire>(
         &self,
         again: Bytes,
-        stream: TcpStream,
+        stream: S,
         exchange: &Arc<Exchange>,
         mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
-    ) -> Result<(Idle, Bytes, TcpStream), (hyper::Result<()>, TcpStream)> {
+    ) -> Result<(Idle, Bytes, S), (hyper::Result<()>, S)> {
         let service = Http1Service {
             server: Arc::clone(&self.server),
             peer: self.peer,
@@ -445,40 +484,37 @@ impl Connection {
         Ok((rest, [&parts.read_buf[..], &left[..]].concat().into(), stream))
     }
 
-    /// Waits for the next request. Says whether it begins to come.
-    async fn said(
+    /// Waits for the next request. Gives what was read of it; `None` if none comes.
+    async fn said<S: Wire>(
         &self,
-        stream: &TcpStream,
+        stream: &mut S,
         stop: Pin<&mut impl FusedFuture<Output = ()>>,
-    ) -> bool {
-        let mut byte = [0];
+    ) -> Option<Bytes> {
         tokio::select! {
-            said = timeout(self.server.header_timeout, stream.peek(&mut byte)) => {
-                matches!(said, Ok(Ok(1)))
+            said = timeout(self.server.header_timeout, poll_fn(|cx| stream.poll_said(cx))) => {
+                said.ok()?.ok()?
             }
-            () = stop => false,
+            () = stop => None,
         }
     }
 
-    /// Waits for the answer to the request. Says whether somebody is there to read it.
-    async fn answered(&self, stream: &TcpStream, exchange: &Exchange) -> bool {
-        let mut byte = [0];
+    /// Waits for the answer to the request. Gives what was read of the next one meanwhile; `None`
+    /// if nobody is there to read the answer.
+    async fn answered<S: Wire>(&self, stream: &mut S, exchange: &Exchange) -> Option<Bytes> {
         let mut answered = pin!(poll_fn(|cx| exchange.poll_answered(cx)));
-        tokio::select! {
-            () = &mut answered => return true,
+        let said = tokio::select! {
+            () = &mut answered => return Some(Bytes::new()),
             // The client says more, ahead of its exchange, or has gone away.
-            said = stream.peek(&mut byte) => if !matches!(said, Ok(1)) {
-                return false;
-            },
-        }
+            said = poll_fn(|cx| stream.poll_said(cx)) => said.ok()??,
+        };
         answered.await;
-        true
+        Some(said)
     }
 }
 
 /// Reads on for a while, and discards the data: a client that sends all of its request before it
 /// reads would otherwise find the connection reset, and not why it was refused.
-async fn linger(mut stream: TcpStream) {
+async fn linger(mut stream: impl Wire) {
     let _ = stream.shutdown().await;
     let (mut buffer, mut left) = (vec![0; 16 * 1024], limits::OVERSIZED_BODY_DRAIN);
     let reading = async {
@@ -515,7 +551,7 @@ impl Drop for Awake<'_> {
 /// What hyper has to ask of an HTTP/1 connection.
 struct Http1Service {
     server: Arc<Server>,
-    peer: IpAddr,
+    peer: Peer,
     exchange: Arc<Exchange>,
 }
 
@@ -536,10 +572,10 @@ impl Service<Request<Incoming>> for Http1Service {
 /// The head of a request, on its way around warp: to be taken once. What warp is given it keeps
 /// until the request is answered, and the head is a part of what hyper reads into.
 #[derive(Clone)]
-struct HyperHead(Arc<Mutex<Option<(Uri, HeaderMap)>>>, IpAddr);
+struct HyperHead(Arc<Mutex<Option<(Uri, HeaderMap)>>>, Peer);
 
 impl HyperHead {
-    fn take_from(request: Request<RequestBody>, peer: IpAddr) -> Request<RequestBody> {
+    fn take_from(request: Request<RequestBody>, peer: Peer) -> Request<RequestBody> {
         let (parts, body) = request.into_parts();
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
@@ -550,14 +586,18 @@ impl HyperHead {
     }
 }
 
-/// The one warp filter: everything it lets in is answered by the edge.
+/// The one warp filter: everything it lets in is answered by the edge, or the one beside it.
 fn filter<A: App>(
     edge: Arc<Edge<A>>,
+    beside: Option<Arc<Edge<A>>>,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone {
     warp::method().and(warp::ext::get::<HyperHead>()).and(warp::body::stream()).then(
         move |method: Method, HyperHead(head, peer): HyperHead, body| {
-            let edge = Arc::clone(&edge);
             let (uri, headers) = head.lock().take().unwrap_or_default();
+            let beside = beside
+                .as_ref()
+                .filter(|beside| !edge.has_path(uri.path()) && beside.has_path(uri.path()));
+            let edge = Arc::clone(beside.unwrap_or(&edge));
             async move { edge.answer(Inbound { method, uri, headers, peer, body }).await }
         },
     )

@@ -343,6 +343,11 @@ type RouteMatch<'a, 'p, A> = (&'a Route<A>, Vec<Cow<'p, str>>);
 pub(super) struct Routes<A>(Router<Methods<A>>);
 
 impl<A> Routes<A> {
+    /// Whether there is an endpoint at this path, for any method.
+    pub(super) fn has_path(&self, path: &str) -> bool {
+        self.0.at(without_slash(path)).is_ok()
+    }
+
     /// The endpoint of a request and the parameters in its path. HEAD finds the endpoint of GET.
     pub(super) fn find<'a, 'p>(
         &'a self,

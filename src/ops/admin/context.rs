@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use arc_swap::ArcSwap;
 use ruma::{
     OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId, UserId, events::StateEventType,
 };
@@ -48,7 +49,7 @@ pub struct ActContext {
     pub console: Option<String>,
     pub room_names: Names,
     pub notices: config::ServerNotices,
-    pub federation: config::Federation,
+    pub federation: ArcSwap<config::Federation>,
     /// The directory of the archive, if there is one.
     pub archive: Option<PathBuf>,
     /// Copies of files of other homeservers; none while no server runs.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Runtime;
 
@@ -165,7 +166,7 @@ async fn on_log(
         console: config.console.enabled.then(|| config.server.url()),
         room_names: Default::default(),
         notices: config.server_notices.clone(),
-        federation: config.federation.clone(),
+        federation: ArcSwap::from_pointee(config.federation.clone()),
         archive: config.archive_dir(),
         remote_files: None,
         others: None,

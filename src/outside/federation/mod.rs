@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode, Uri,
@@ -179,7 +180,8 @@ impl FederationResponse {
 
 /// Requests to other homeservers.
 pub struct FederationClient {
-    config: config::Federation,
+    /// Who is allowed, and who is denied.
+    lists: ArcSwap<config::Federation>,
     own: Arc<ServerKeys>,
     names: Arc<Names>,
     /// Memory for answers on their way.
@@ -201,7 +203,8 @@ impl FederationClient {
             .pool_max_idle_per_host(most)
             .http1_max_buf_size(limits::FEDERATION_BUFFER_BYTES)
             .build(Connector(Arc::clone(&names)));
-        Ok(Self { config: config.clone(), own, names, bodies: Arc::clone(bodies), client })
+        let lists = ArcSwap::from_pointee(config.clone());
+        Ok(Self { lists, own, names, bodies: Arc::clone(bodies), client })
     }
 
     /// The name of this homeserver.
@@ -211,7 +214,12 @@ impl FederationClient {
 
     /// Whether the configuration allows `server`.
     pub fn permits(&self, server: &ServerName) -> bool {
-        self.config.permits(server)
+        self.lists.load().permits(server)
+    }
+
+    /// Takes over whom another configuration allows and denies.
+    pub fn set_lists(&self, config: &config::Federation) {
+        self.lists.store(Arc::new(config.clone()));
     }
 
     /// Sends a request to another homeserver.

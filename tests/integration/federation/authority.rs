@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Makes certificates, in a directory that goes with it.
-pub(super) struct Authority(TempDir);
+pub(crate) struct Authority(TempDir);
 
 impl Authority {
-    pub(super) fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, String> {
         let authority = Self(TempDir::new().expect("a temporary directory"));
         let made = openssl(&["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=authority"])
             .args(["-addext", "basicConstraints=critical,CA:TRUE"])
@@ -28,7 +28,7 @@ impl Authority {
     }
 
     /// Its own certificate.
-    pub(super) fn certificate(&self) -> PathBuf {
+    pub(crate) fn certificate(&self) -> PathBuf {
         self.path("ca")
     }
 
@@ -37,7 +37,7 @@ impl Authority {
     }
 
     /// A key and a certificate for this machine.
-    pub(super) fn certify(&self, name: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn certify(&self, name: &str) -> (PathBuf, PathBuf) {
         let (key, certificate) = (self.path(&format!("{name}.key")), self.path(name));
         let made = openssl(&["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=localhost"])
             .args(["-addext", "basicConstraints=critical,CA:FALSE"])
@@ -57,7 +57,7 @@ impl Authority {
     }
 
     /// What a server with a certificate of its own takes connections with.
-    pub(super) fn acceptor(&self, name: &str) -> TlsAcceptor {
+    pub(crate) fn acceptor(&self, name: &str) -> TlsAcceptor {
         let (key, certificate) = self.certify(name);
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -72,7 +72,7 @@ impl Authority {
     }
 
     /// What a client that trusts this authority makes connections with.
-    pub(super) fn connector(&self) -> TlsConnector {
+    pub(crate) fn connector(&self) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(read(&self.certificate())).expect("a certificate of an authority");
         let config = ClientConfig::builder_with_provider(provider())
@@ -91,7 +91,7 @@ fn openssl(arguments: &[&str]) -> Command {
     openssl
 }
 
-pub(super) fn read(path: &Path) -> CertificateDer<'static> {
+pub(crate) fn read(path: &Path) -> CertificateDer<'static> {
     CertificateDer::from_pem_file(path).expect("a certificate")
 }
 

@@ -1,7 +1,7 @@
 //! Other homeservers: Synapse, and ones that do what they must not.
 
 mod addresses;
-mod authority;
+pub(crate) mod authority;
 mod branches;
 mod chosen_ids;
 mod devices;

@@ -81,6 +81,18 @@ impl TestServer {
         server
     }
 
+    /// The same, alone even where the tests run on a cluster.
+    pub(crate) async fn start_alone_with(data_dir: &Path, settings: &[(&str, &str)]) -> Self {
+        let mut server = Self::new(None, data_dir.to_owned(), Vec::new());
+        server.cluster = None;
+        // Those of a cluster that are in there would make it a node.
+        server.settings.truncate(2);
+        let given = settings.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        server.settings.extend(given);
+        server.spawn().await;
+        server
+    }
+
     /// Starts a server under another program.
     pub(crate) async fn start_under(wrapper: Vec<OsString>) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
@@ -244,6 +256,11 @@ impl TestServer {
         let peak = peak.and_then(|peak| peak.trim().strip_suffix("kB")?.trim().parse().ok());
         let kilobytes: u64 = peak.unwrap_or_else(|| panic!("no peak of memory in {status}"));
         1024 * kilobytes
+    }
+
+    /// Has the server read its configuration and certificates again.
+    pub(crate) fn hang_up(&self) {
+        self.signal("HUP");
     }
 
     /// Kills the server with SIGKILL: it gets no chance to write anything more.

@@ -26,7 +26,6 @@ use crate::{
     http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},
 };
 use logcabin_base::clock::{millis, random_bytes};
-use logcabin_config as config;
 use logcabin_decide::{
     Refusal,
     account::{Login, MetRequirements, Register, UpgradeGuest},
@@ -59,7 +58,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     if !cx.app.config.login.legacy {
         return Err(legacy_is_off());
     }
-    must_be_open(&cx.app.config.registration, &cx.app.config.server)?;
+    must_be_open(&cx.app)?;
     let parameters = recall(cx, &mut request).await?;
     // So that the client does not go through stages in vain.
     let env = cx.app.engine.env();
@@ -222,7 +221,7 @@ fn new_account(
 
 /// A guest account needs no stages, and only the device name of the body is used.
 async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Json, ApiError> {
-    if !cx.app.config.registration.guests || !cx.app.config.login.legacy {
+    if !cx.app.registration.load().guests || !cx.app.config.login.legacy {
         let code = ErrorCode::GuestAccessForbidden;
         return Err(ApiError::new(code, "This server has no guest accounts."));
     }
@@ -272,11 +271,8 @@ async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<Owne
     }
 }
 
-fn must_be_open(
-    registration: &config::Registration,
-    server: &config::Server,
-) -> Result<(), ApiError> {
-    if registration.is_open(server) {
+fn must_be_open(app: &Server) -> Result<(), ApiError> {
+    if app.is_registration_open() {
         Ok(())
     } else {
         Err(ApiError::forbidden("Registration is closed on this server."))
@@ -346,7 +342,7 @@ pub(in crate::api) async fn create(
     password: String,
     authenticated: Authenticated,
 ) -> Result<(), ApiError> {
-    must_be_open(&app.config.registration, &app.config.server)?;
+    must_be_open(app)?;
     let password = app.auth.passwords.hash(password).await?;
     let met = met(&authenticated, app.engine.clock().now_ms());
     let proposal = new_account(user_id, Some(password), None, met);
@@ -368,7 +364,7 @@ pub(super) async fn token_validity(
     cx: Cx<Server, ()>,
     request: check_token::Request,
 ) -> Result<check_token::Response, ApiError> {
-    must_be_open(&cx.app.config.registration, &cx.app.config.server)?;
+    must_be_open(&cx.app)?;
     let token = &request.token;
     let known = cx.app.engine.state().registration_tokens.get(&TokenHash::of(token));
     let now_ms = cx.app.engine.clock().now_ms();

@@ -143,7 +143,7 @@ fn check_offered(app: &Server, purpose: Purpose, medium: Medium) -> Result<(), A
         return Err(ApiError::new(ErrorCode::ThreepidMediumNotSupported, what));
     }
     match purpose {
-        Purpose::Register if !app.config.registration.is_open(&app.config.server) => {
+        Purpose::Register if !app.is_registration_open() => {
             Err(ApiError::forbidden("Registration is closed on this server."))
         }
         Purpose::Add if !app.config.accounts.third_party_ids => {

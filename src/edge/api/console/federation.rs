@@ -74,7 +74,7 @@ pub(super) async fn overview(
                 p.pages { a href="/_logcabin/console/federation/refused" { "All of them" } }
             }
             h2 { "Who may federate" }
-            (rules(&app.context.federation))
+            (rules(&app.context.federation.load()))
         })
     })
     .await

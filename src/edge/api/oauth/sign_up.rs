@@ -55,7 +55,7 @@ const NEXT: &str = "org.logcabin.next";
 
 /// Whether anyone can create an account.
 pub(super) fn is_possible(app: &Server) -> bool {
-    app.config.registration.is_open(&app.config.server) && app.config.login.password
+    app.is_registration_open() && app.config.login.password
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: SignUpPage) -> Result<Reply, ApiError> {

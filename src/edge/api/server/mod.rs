@@ -6,6 +6,7 @@ pub(in crate::api) mod positions;
 
 use std::{net::IpAddr, sync::Arc};
 
+use arc_swap::ArcSwap;
 use ruma::{OwnedRoomId, RoomId, RoomOrAliasId};
 use tokio::sync::Semaphore;
 
@@ -13,7 +14,7 @@ use super::answer::not_in_it;
 use crate::http::{ApiError, Session};
 use logcabin_base::{long_work::LongWork, rate::Refundable, signed::Signer};
 use logcabin_cluster::Cluster;
-use logcabin_config::Config;
+use logcabin_config::{self as config, Config};
 use logcabin_engine::Engine;
 use logcabin_ops::admin::context::ActContext;
 use logcabin_outside::{
@@ -58,6 +59,8 @@ use logcabin_state::Room;
 /// The program behind the endpoints.
 pub struct Server {
     pub config: Config,
+    /// Who may register, as it was configured last.
+    pub registration: ArcSwap<config::Registration>,
     pub engine: Arc<Engine>,
     pub epoch: Epoch,
     /// The other nodes, if there are any.
@@ -165,6 +168,11 @@ pub struct Outside {
 }
 
 impl Server {
+    /// Whether anyone may register.
+    pub(in crate::api) fn is_registration_open(&self) -> bool {
+        self.registration.load().is_open(&self.config.server)
+    }
+
     /// The room, for a caller who must be in it. A room that does not exist is refused as one that
     /// the caller may not see, so that nobody learns which rooms exist.
     pub(in crate::api) fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {

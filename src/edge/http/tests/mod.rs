@@ -52,7 +52,7 @@ impl Running {
             let _ = stopped.await;
         });
         let edge = Arc::new(Edge::new(Arc::new(Fake), table(), &config, shutdown).unwrap());
-        let serving = tokio::spawn(serve::run(vec![Arc::new(listener)], edge, |_| {}));
+        let serving = tokio::spawn(serve::run(vec![Arc::new(listener.into())], edge, |_| {}));
         let client = Client::builder(TokioExecutor::new()).build_http();
         Self { address, stop: Some(stop), serving, client }
     }
@@ -975,7 +975,7 @@ async fn what_a_request_costs() {
                 method: method.clone(),
                 uri: http::Uri::from_static(path),
                 headers: headers.clone(),
-                peer: [127, 0, 0, 1].into(),
+                peer: edge::Peer { address: [127, 0, 0, 1].into(), may_forward: true },
                 body,
             };
             std::hint::black_box(edge.answer(inbound).await);

@@ -96,12 +96,12 @@ pub fn list(context: &ActContext, from: usize, limit: usize) -> Result<Destinati
     let destinations = page
         .map(|(server_name, rooms, (up_to, failing, set_aside))| {
             let waiting = search.waiting(&server_name, up_to, &rooms)?;
-            let is_denied = !context.federation.permits(&server_name);
+            let is_denied = !context.federation.load().permits(&server_name);
             let rooms = rooms.len();
             Ok(DestinationRow { server_name, rooms, up_to, waiting, failing, set_aside, is_denied })
         })
         .collect::<Result<_, ReadError>>()?;
-    let is_on = context.federation.enabled;
+    let is_on = context.federation.load().enabled;
     Ok(Destinations { is_on, destinations, total, failing, end: state.applied() })
 }
 
@@ -236,7 +236,7 @@ fn details(
             waiting,
             failing,
             set_aside: aside.count,
-            is_denied: !context.federation.permits(server),
+            is_denied: !context.federation.load().permits(server),
         },
         newest_aside: aside.newest,
         used: others.and_then(|others| others.accounts.used(server)),
