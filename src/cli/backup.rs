@@ -1,27 +1,33 @@
-//! `logcabin backup`, `logcabin backups` and `logcabin verify-backup`.
+//! `logcabin backup`, `logcabin backups`, `logcabin verify-backup` and `logcabin prune-backups`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use serde_json::json;
 
 use super::{act, columns};
+use logcabin_base::clock::Clock;
 use logcabin_ops::{
     admin::snapshots::{BackupRow, Backups, ListBackups, NoteBackup},
-    backup::{self, BackupCheck, NewBackup, Options},
+    backup::{self, BackupCheck, NewBackup, Options, Pruned, Retention},
     history::{
         moment::Time,
         progress::Progress,
         terminal::{bytes, clean, grouped},
     },
-    source::Source,
+    source::{Manifest, Source},
 };
 use logcabin_record::{
     Offset,
-    command::{BackupMade, BackupMoment},
+    command::{BackupMade, BackupMoment, FileHash},
 };
 
 /// The most removed backups that one request names, which keeps it far below its size limit.
 const NOTED_AT_ONCE: usize = 200;
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Back up the log and the uploaded files of a running or stopped server
 ///
@@ -53,8 +59,8 @@ impl Backup {
         let taken =
             backup::take(&source, data_dir, &self.dest, options, |offset| progress.at(offset))?;
         drop((progress, source));
-        let destination = self.dest.canonicalize().unwrap_or_else(|_| self.dest.clone());
-        self.note(&destination.to_string_lossy(), &taken);
+        let destination = destination(&self.dest);
+        note(&self.common, &destination, (&taken.manifest, taken.hash), &taken.removed);
         super::print(&if self.common.json {
             json!({
                 "destination": destination,
@@ -77,30 +83,6 @@ impl Backup {
             self.text(&taken)
         })?;
         Ok(if taken.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-    }
-
-    /// Records the backup in the log. It is valid without that, but then erasures cannot report
-    /// that it still contains the content.
-    fn note(&self, destination: &str, taken: &NewBackup) {
-        let made = |removed: &[BackupMoment]| BackupMade {
-            destination: destination.to_owned(),
-            moment: taken.manifest.moment(),
-            chain: taken.manifest.chain,
-            manifest: taken.hash,
-            removed: removed.to_vec(),
-        };
-        let mut notes: Vec<_> = taken.removed.chunks(NOTED_AT_ONCE).map(made).collect();
-        if notes.is_empty() {
-            notes.push(made(&[]));
-        }
-        for made in notes {
-            if let Err(error) = self.common.perform(NoteBackup { made }) {
-                eprintln!(
-                    "logcabin: the backup was made, but could not be noted in the log: {error}"
-                );
-                return;
-            }
-        }
     }
 
     fn text(&self, taken: &NewBackup) -> String {
@@ -128,6 +110,38 @@ impl Backup {
             text += &format!("Removed the backup up to record {offset}.\n");
         }
         text
+    }
+}
+
+/// The directory as the log names it, whatever the working directory is.
+fn destination(dest: &Path) -> String {
+    dest.canonicalize().unwrap_or_else(|_| dest.to_owned()).to_string_lossy().into_owned()
+}
+
+/// Records a backup in the log, and which older ones were removed. The backups are as good without
+/// that, but then erasures cannot report which of them contain the content.
+fn note(
+    common: &act::Common,
+    destination: &str,
+    (manifest, hash): (&Manifest, FileHash),
+    removed: &[BackupMoment],
+) {
+    let made = |removed: &[BackupMoment]| BackupMade {
+        destination: destination.to_owned(),
+        moment: manifest.moment(),
+        chain: manifest.chain,
+        manifest: hash,
+        removed: removed.to_vec(),
+    };
+    let mut notes: Vec<_> = removed.chunks(NOTED_AT_ONCE).map(made).collect();
+    if notes.is_empty() {
+        notes.push(made(&[]));
+    }
+    for made in notes {
+        if let Err(error) = common.perform(NoteBackup { made }) {
+            eprintln!("logcabin: this could not be noted in the log: {error}");
+            return;
+        }
     }
 }
 
@@ -207,6 +221,64 @@ impl VerifyBackup {
         let of = self.of.as_deref().map(Source::open).transpose()?;
         Ok(backup::check(&self.dest, self.offset.map(Offset::new), of.as_ref(), |_| {})?)
     }
+}
+
+/// Remove old backups, never the newest that is intact
+///
+/// Removes the backups that are too many or too old. Before it removes anything it verifies
+/// backups, beginning with the newest, until it finds one that is intact, and keeps that one. The
+/// log in the data directory, if there is one, notes which were removed.
+#[derive(Debug, clap::Args)]
+#[group(id = "rules", required = true, multiple = true, args = ["keep", "max_age_days"])]
+pub(super) struct PruneBackups {
+    /// The directory of the backups
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+
+    /// Keep this many backups and remove older ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keep: Option<u64>,
+
+    /// Remove backups that were made more than this many days ago
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..))]
+    max_age_days: Option<u64>,
+
+    #[command(flatten)]
+    common: act::Common,
+}
+
+impl PruneBackups {
+    pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let retention = Retention {
+            keep: self.keep.map(|keep| usize::try_from(keep).unwrap_or(usize::MAX)),
+            max_age_ms: self.max_age_days.map(|days| days.saturating_mul(DAY_MS)),
+        };
+        let pruned = backup::prune(&self.dest, retention, Clock::system().now_ms())?;
+        let destination = destination(&self.dest);
+        // On a machine that only keeps copies of backups there is no log.
+        if let Some((manifest, hash)) = &pruned.newest_intact
+            && !pruned.removed.is_empty()
+            && self.common.data_dir()?.join("log").is_dir()
+        {
+            note(&self.common, &destination, (manifest, *hash), &pruned.removed);
+        }
+        super::print(&if self.common.json {
+            let Pruned { kept, removed, .. } = &pruned;
+            json!({ "destination": destination, "kept": kept, "removed": removed }).to_string()
+                + "\n"
+        } else {
+            pruned_text(&pruned)
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn pruned_text(pruned: &Pruned) -> String {
+    let mut text = String::new();
+    for BackupMoment { offset, .. } in &pruned.removed {
+        text += &format!("Removed the backup up to record {offset}.\n");
+    }
+    text + &format!("{} removed, {} kept.\n", pruned.removed.len(), pruned.kept.len())
 }
 
 fn text(checked: &BackupCheck) -> String {

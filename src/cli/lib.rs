@@ -38,6 +38,7 @@ mod restore;
 mod room;
 mod serve;
 mod setup;
+mod shell;
 mod snapshot;
 pub mod telemetry;
 mod user;
@@ -46,11 +47,15 @@ mod work;
 
 pub use history::History;
 
+/// The version, the commit and the features, from the build script.
+const LONG_VERSION: &str = env!("LOGCABIN_LONG_VERSION");
+
 /// A Matrix-compatible homeserver whose only truth is an append-only log.
 ///
 /// Without a command it runs the server on 127.0.0.1:8008, with its data in ./data.
 #[derive(Debug, Parser)]
-#[command(name = "logcabin", version, args_conflicts_with_subcommands = true)]
+#[command(name = "logcabin", version, long_version = LONG_VERSION)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Every setting can also be given in a file or in the environment: \
                         `logcabin config` prints them all, explained.")]
 pub struct Cli {
@@ -74,6 +79,7 @@ enum Command {
     Backup(backup::Backup),
     Backups(backup::ListOfBackups),
     VerifyBackup(backup::VerifyBackup),
+    PruneBackups(backup::PruneBackups),
     Restore(restore::Restore),
     Export(export::Export),
     Import(import::Import),
@@ -93,6 +99,8 @@ enum Command {
     Media(media::Media),
     Report(report::Report),
     Work(work::Work),
+    Completions(shell::Completions),
+    Man(shell::Man),
 }
 
 impl Cli {
@@ -117,6 +125,7 @@ impl Cli {
             Some(Command::Backup(backup)) => backup.run(),
             Some(Command::Backups(list)) => list.run(),
             Some(Command::VerifyBackup(verify)) => verify.run(),
+            Some(Command::PruneBackups(prune)) => prune.run(),
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::Export(export)) => export.run(),
             Some(Command::Import(import)) => import.run(),
@@ -136,6 +145,8 @@ impl Cli {
             Some(Command::Media(media)) => media.run(),
             Some(Command::Report(report)) => report.run(),
             Some(Command::Work(work)) => work.run(),
+            Some(Command::Completions(completions)) => completions.run(),
+            Some(Command::Man(man)) => man.run(),
         }
     }
 }
@@ -339,6 +350,16 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_long_version_says_version_commit_and_features() {
+        let (version, rest) = LONG_VERSION.split_once(" (commit ").expect("a commit");
+        assert_eq!(version, env!("CARGO_PKG_VERSION"));
+        let (commit, features) = rest.split_once("; features: ").expect("the features");
+        let is_hash = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(is_hash || commit == "unknown", "{commit}");
+        assert_eq!(features.contains("nats"), cfg!(feature = "nats"));
     }
 
     #[test]

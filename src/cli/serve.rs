@@ -39,6 +39,8 @@ impl Serve {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         let config = self.settings.load()?.config;
         let log = telemetry::install_for(self.log_format, &config.server.log_filter)?;
+        // While this is the only thread: it changes the environment.
+        server::inherit_sockets()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             let stop = stop_signal()?;

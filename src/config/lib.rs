@@ -148,6 +148,11 @@ impl Effective {
         Ok(effective)
     }
 
+    /// Whether any source gives the setting `[section] name`, even if it gives the default.
+    pub fn is_set(&self, section: &str, name: &str) -> bool {
+        self.places.contains_key(&(section, name))
+    }
+
     fn read_file(&mut self, path: &std::path::Path, text: &str) -> Result<(), ConfigError> {
         let at = |offset: usize| {
             let line = text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1;

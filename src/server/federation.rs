@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use super::{
     ServerError,
     https::{Https, files_of},
-    open,
+    inherited::{FEDERATION, listen},
 };
 use logcabin_base::{bodies::BodyBudget, limits, shutdown::Shutdown};
 use logcabin_config::{Bind, Config, Federation};
@@ -48,7 +48,7 @@ impl Listening {
                 }
                 None => (None, https.map(|https| Arc::clone(&https.tls))),
             };
-        let listeners = open::listen("federation.bind", &mut federation.bind.0).await?;
+        let listeners = listen(FEDERATION, "federation.bind", &mut federation.bind.0).await?;
         let with_tls = |(listener, bind): (Listener, &Bind)| match (&tls, bind) {
             (Some(tls), Bind::Tcp(_)) => Arc::new(listener.with_tls(tls)),
             _ => Arc::new(listener),

@@ -8,6 +8,7 @@ mod collector;
 mod console;
 mod federation;
 mod https;
+mod inherited;
 mod manager;
 mod memory;
 mod metrics;
@@ -24,12 +25,14 @@ use std::{io, path::Path, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, LocalBoxFuture};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{sync::oneshot, task::JoinHandle};
 use tracing::{error, info, warn};
 
+pub use self::inherited::inherit_sockets;
 pub use self::reload::{Reloads, Reread};
 use self::{
     https::Https,
+    inherited::{CLIENT, listen},
     manager::Manager,
     open::{Components, ConfiguredFiles, Core},
     reload::Reloadable,
@@ -66,6 +69,9 @@ pub enum ServerError {
     /// HTTPS is not possible as it is configured.
     #[error("HTTPS: {0}")]
     Https(String),
+    /// A socket of the service manager is not usable.
+    #[error("socket activation: {0}")]
+    Inherited(String),
     #[error(transparent)]
     Log(#[from] OpenError),
     #[error(transparent)]
@@ -308,7 +314,7 @@ struct Listening {
 impl Listening {
     /// Listens, and replaces the configured addresses by the actual ones.
     async fn begin(config: &mut Config, https: Option<&Https>) -> Result<Self, ServerError> {
-        let mut clients = open::listen("server.bind", &mut config.server.bind).await?;
+        let mut clients = listen(CLIENT, "server.bind", &mut config.server.bind).await?;
         let mut redirecting = Vec::new();
         if let Some(https) = https {
             clients.extend(https.listen(&mut config.tls).await?);
@@ -316,6 +322,7 @@ impl Listening {
         }
         let clients = clients.into_iter().map(Arc::new).collect();
         let federation = federation::Listening::begin(&mut config.federation, https).await?;
+        inherited::close_unused();
         let metrics = metrics::listen(&mut config.metrics).await?;
         Ok(Self { clients, redirecting, federation, metrics })
     }

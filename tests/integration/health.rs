@@ -1,6 +1,8 @@
 //! Load balancers and service managers learn how the server is.
 
 use std::fs;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
@@ -95,6 +97,49 @@ async fn a_server_that_starts_is_alive_and_not_ready_and_its_service_manager_is_
     let killed = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status();
     assert!(killed.expect("kill runs").success());
     until_told(&manager, "STOPPING=1");
+    assert!(child.wait().expect("it ends").success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_listens_on_the_sockets_that_its_service_manager_opened() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let [clients, servers] =
+        [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let [for_clients, for_servers] =
+        [&clients, &servers].map(|of| Http::new(&format!("http://{}", of.local_addr().unwrap())));
+    // The shell gives them the numbers that the protocol demands.
+    let start = |names: &str| {
+        let mut command = Command::new("sh");
+        let [clients, servers] = [&clients, &servers].map(|of| of.try_clone().expect("a copy"));
+        command
+            .args(["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >&2"])
+            .arg(env!("CARGO_BIN_EXE_logcabin"))
+            .args(["serve", "--server-name", "e2e.test", "--bind", "192.0.2.1:1", "--data-dir"])
+            .arg(directory.path().join("data"))
+            .env("LISTEN_FDS", "2")
+            .env("LISTEN_FDNAMES", names)
+            .env("LOGCABIN_FEDERATION_ENABLED", "true")
+            .stdin(OwnedFd::from(clients))
+            .stdout(OwnedFd::from(servers))
+            .stderr(Stdio::piped());
+        command.spawn().expect("the server can be started")
+    };
+    let refused = start("client:console").wait_with_output().expect("it ends");
+    let complaint = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && complaint.contains("`console`"), "{complaint}");
+
+    let mut child = start("client:federation");
+    let complaints = child.stderr.take().expect("stderr is piped");
+    std::thread::spawn(move || std::io::copy(&mut { complaints }, &mut std::io::sink()));
+    let ready = async || match for_clients.try_request("GET", "/health/ready", None, None).await {
+        Ok(answer) if answer.status == 200 => Ok(()),
+        Ok(answer) => Err(answer.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    until_ok("the server is ready", ready).await;
+    for_servers.request("GET", "/_matrix/federation/v1/version", None, None).await.ok();
+    let killed = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
     assert!(child.wait().expect("it ends").success());
 }
 

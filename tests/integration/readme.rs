@@ -10,6 +10,8 @@ use crate::harness::{TestServer, run_logcabin, runs, skip, tools};
 
 const README: &str = include_str!("../../README.md");
 const CONFIGURATION: &str = include_str!("../../docs/configuration.md");
+const PUBLIC_SERVER: &str = include_str!("../../docs/public-server.md");
+const PACKAGED: &str = include_str!("../../packaging/logcabin.toml");
 const PERFORMANCE: &str = include_str!("../../docs/performance.md");
 
 /// The blocks of code below this heading of the README, in order.
@@ -115,8 +117,10 @@ async fn the_commands_of_the_readme_work() {
 fn the_example_configuration_is_accepted() {
     let directory = TempDir::new().expect("a temporary directory");
     let mut shown = blocks_of(CONFIGURATION);
+    shown.extend(blocks_of(PUBLIC_SERVER));
     shown.retain(|block| block.trim().starts_with('['));
-    assert!(shown.len() >= 2, "{shown:?}");
+    assert!(shown.len() >= 3, "{shown:?}");
+    shown.push(PACKAGED.to_owned());
     for block in shown {
         let file = directory.path().join("logcabin.toml");
         std::fs::write(&file, &block).expect("a file can be written");
@@ -128,6 +132,12 @@ fn the_example_configuration_is_accepted() {
 #[test]
 fn the_readme_is_short() {
     assert!(README.len() <= 10 * 1024, "the README has {} bytes", README.len());
+}
+
+#[test]
+fn the_way_to_a_public_server_is_short() {
+    let lines = PUBLIC_SERVER.lines().count();
+    assert!(lines < 80, "docs/public-server.md has {lines} lines");
 }
 
 #[test]

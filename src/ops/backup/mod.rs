@@ -26,6 +26,7 @@
 //! besides the full ones, and each record is copied about as often.
 
 mod check;
+mod prune;
 mod take;
 
 use std::{
@@ -35,6 +36,7 @@ use std::{
 };
 
 pub use check::{BackupCheck, CheckedBackup, check};
+pub use prune::{Pruned, Retention, prune};
 pub use take::{NewBackup, Options, take};
 
 use crate::source::{ManifestError, SourceError};
@@ -65,6 +67,12 @@ pub enum BackupError {
     },
     #[error("another backup is being made in {}", .0.display())]
     InUse(PathBuf),
+    #[error(
+        "no backup in {} is intact, so none was removed; `logcabin verify-backup` tells what is \
+         wrong",
+        .0.display()
+    )]
+    NoneIntact(PathBuf),
     /// A manifest, or a list that it names, cannot be read or written.
     #[error(transparent)]
     Manifest(#[from] ManifestError),

@@ -1,14 +1,14 @@
 //! Making a backup.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
-use super::{BackupError, copy_media, sync_dir};
+use super::{BackupError, copy_media, prune, sync_dir};
 use crate::source::{Manifest, MediaEntry, SegmentEntry, Source, SourceError};
 use logcabin_base::clock::Clock;
 use logcabin_log::{
@@ -102,7 +102,7 @@ pub fn take(
         sync_dir(&dest.join(part))?;
     }
     let hash = manifest.write(dest)?;
-    let removed = prune(dest, options.keep, &manifest)?;
+    let removed = prune::keep_newest(dest, options.keep, &manifest)?;
     let (copied_files, copied_file_bytes) = media.copied;
     Ok(NewBackup {
         manifest,
@@ -118,7 +118,7 @@ pub fn take(
 
 /// Creates missing directories, and locks them against other backups. Removes what a killed backup
 /// left unfinished.
-fn open(dest: &Path) -> Result<File, BackupError> {
+pub(super) fn open(dest: &Path) -> Result<File, BackupError> {
     let make = |dir: &Path| {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(BackupError::io(dir))
     };
@@ -402,69 +402,4 @@ impl Media<'_> {
         }
         Ok(())
     }
-}
-
-/// Removes all but the newest `keep` backups, and the files that no other backup needs.
-fn prune(
-    dest: &Path,
-    keep: Option<usize>,
-    newest: &Manifest,
-) -> Result<Vec<BackupMoment>, BackupError> {
-    let mut removed = Vec::new();
-    let mut manifests = Manifest::list(dest)?;
-    if let Some(keep) = keep {
-        let mut old: Vec<_> = manifests
-            .iter()
-            .filter_map(|path| {
-                // Unreadable manifests stay: it is not known what they are.
-                let manifest = Manifest::read(path).ok()?;
-                Some((manifest.made_ms, manifest.moment(), path.clone()))
-            })
-            .filter(|(_, moment, _)| *moment != newest.moment())
-            .collect();
-        old.sort_unstable();
-        let surplus = (old.len() + 1).saturating_sub(keep.max(1));
-        for (_, moment, path) in old.into_iter().take(surplus) {
-            fs::remove_file(&path).map_err(BackupError::io(&path))?;
-            manifests.retain(|of| *of != path);
-            removed.push(moment);
-        }
-        sync_dir(&dest.join("manifests"))?;
-    }
-    let mut segments = BTreeSet::new();
-    let mut lists = BTreeSet::new();
-    let mut media = BTreeSet::new();
-    for path in manifests {
-        // Files are removed only if the needs of every backup are known.
-        let Ok(manifest) = Manifest::read(&path) else { return Ok(removed) };
-        segments.extend(manifest.segments.iter().map(|segment| segment.file.clone()));
-        if !removed.is_empty() && lists.insert(manifest.media.list) {
-            let Ok(files) = manifest.media.read(dest) else { return Ok(removed) };
-            media.extend(files.into_keys());
-        }
-    }
-    remove_others(&dest.join("segments"), |name| segments.contains(name))?;
-    if !removed.is_empty() {
-        let hash = FileHash::from_hex;
-        remove_others(&dest.join("lists"), |name| {
-            hash(name).is_some_and(|of| lists.contains(&of))
-        })?;
-        let root = dest.join("media");
-        for (hash, path) in store::files(&root).map_err(BackupError::io(&root))? {
-            if !media.contains(&hash) {
-                fs::remove_file(&path).map_err(BackupError::io(&path))?;
-            }
-        }
-    }
-    Ok(removed)
-}
-
-fn remove_others(dir: &Path, needed: impl Fn(&str) -> bool) -> Result<(), BackupError> {
-    for entry in fs::read_dir(dir).map_err(BackupError::io(dir))? {
-        let path = entry.map_err(BackupError::io(dir))?.path();
-        if !path.file_name().and_then(|name| name.to_str()).is_some_and(&needed) {
-            fs::remove_file(&path).map_err(BackupError::io(&path))?;
-        }
-    }
-    Ok(())
 }
