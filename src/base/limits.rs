@@ -2,12 +2,14 @@
 //! `logcabin_config`.
 
 mod bodies;
+mod doctor;
 mod federation;
 mod origins;
 
 use std::time::Duration;
 
 pub use bodies::*;
+pub use doctor::*;
 pub use federation::*;
 pub use origins::*;
 

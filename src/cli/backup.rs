@@ -11,7 +11,7 @@ use super::{act, columns};
 use logcabin_base::clock::Clock;
 use logcabin_ops::{
     admin::snapshots::{BackupRow, Backups, ListBackups, NoteBackup},
-    backup::{self, BackupCheck, NewBackup, Options, Pruned, Retention},
+    backup::{self, BackupCheck, NewBackup, Options, Pruned, Retention, verified},
     history::{
         moment::Time,
         progress::Progress,
@@ -219,7 +219,12 @@ impl VerifyBackup {
 
     fn check(&self) -> Result<BackupCheck, Box<dyn std::error::Error + Send + Sync>> {
         let of = self.of.as_deref().map(Source::open).transpose()?;
-        Ok(backup::check(&self.dest, self.offset.map(Offset::new), of.as_ref(), |_| {})?)
+        let checked = backup::check(&self.dest, self.offset.map(Offset::new), of.as_ref(), |_| {})?;
+        let (is_of_all, now_ms) = (self.offset.is_none(), Clock::system().now_ms());
+        if let Err(error) = verified::note(&self.dest, &checked, is_of_all, now_ms) {
+            eprintln!("logcabin: `logcabin doctor` will not know of this: {error}");
+        }
+        Ok(checked)
     }
 }
 

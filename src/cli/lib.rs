@@ -19,6 +19,7 @@ mod backup;
 mod cluster;
 mod config;
 mod console;
+mod doctor;
 mod du;
 mod endpoints;
 mod erasure;
@@ -73,6 +74,8 @@ enum Command {
     Config(config::Print),
     Console(console::Console),
     Cluster(cluster::Cluster),
+    Doctor(doctor::Doctor),
+    Status(doctor::Status),
     Endpoints(endpoints::Endpoints),
     Replay(replay::Replay),
     Verify(verify::Verify),
@@ -119,6 +122,8 @@ impl Cli {
             Some(Command::Config(print)) => print.run(),
             Some(Command::Console(console)) => console.run(),
             Some(Command::Cluster(cluster)) => cluster.run(),
+            Some(Command::Doctor(doctor)) => doctor.run(),
+            Some(Command::Status(status)) => status.run(),
             Some(Command::Endpoints(endpoints)) => endpoints.run(),
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),

@@ -6,6 +6,7 @@ pub mod admin;
 pub mod backup;
 #[cfg(feature = "nats")]
 pub mod cluster;
+pub mod doctor;
 pub mod export;
 pub mod history;
 pub mod proof;

@@ -11,3 +11,4 @@ pub mod mail;
 pub mod oidc;
 pub mod outbound;
 pub mod pushers;
+pub mod turn;

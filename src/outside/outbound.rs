@@ -225,6 +225,34 @@ impl Outbound {
         PublicOnly { allowed: allowed.into() }.check(url)
     }
 
+    /// What is served at an address, as JSON. A client for public addresses only follows a few
+    /// redirects to https, as browsers do; another one could be led into this network.
+    ///
+    /// # Errors
+    /// When there is no answer of status 200 with JSON in time; the text says why.
+    pub async fn document(&self, address: &str) -> Result<serde_json::Value, String> {
+        let mut url: Url = address.parse().map_err(|_| format!("`{address}` is no address"))?;
+        for _ in 0..=limits::DELEGATION_REDIRECTS {
+            let mut request = OutboundRequest::new(Method::GET, url.clone());
+            request.timeout = limits::DOCTOR_TIME;
+            request.max_bytes = limits::DOCTOR_DOCUMENT_BYTES;
+            let answer = self.send(request).await.map_err(|error| error.to_string())?;
+            if answer.status.is_redirection() && self.public.is_some() {
+                let location = answer.headers.get(http::header::LOCATION);
+                let next = location.and_then(|location| url.join(location.to_str().ok()?).ok());
+                url = next
+                    .filter(|next| next.scheme() == "https")
+                    .ok_or("it redirects to no address with https")?;
+                continue;
+            }
+            if answer.status != StatusCode::OK {
+                return Err(format!("it answers {}", answer.status));
+            }
+            return answer.json().map_err(|error| error.to_string());
+        }
+        Err("there are too many redirects".to_owned())
+    }
+
     /// Sends a request.
     ///
     /// # Errors

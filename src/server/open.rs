@@ -42,7 +42,10 @@ use logcabin_log::{
     store::{SledLog, SledOptions},
 };
 use logcabin_media::shared_store::SharedStore;
-use logcabin_ops::admin::context::ActContext;
+use logcabin_ops::{
+    admin::context::ActContext,
+    doctor::{Doctor, Running},
+};
 use logcabin_outside::{
     appservice::{QueryClient, Services},
     mail::Messages,
@@ -80,10 +83,6 @@ use logcabin_snapshot::{self as snapshot, StartedFrom};
 
 /// Reads the metrics that are not counted but looked up at each scrape.
 pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<Observer> {
-    let archive = core.archiver.as_ref().map(|archiver| observe::Archive {
-        archived: archiver.archived(),
-        failure: archiver.failure(),
-    });
     Arc::new(Observer {
         engine: Arc::clone(&core.engine),
         log: Arc::clone(&core.log.local),
@@ -91,9 +90,17 @@ pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<
         snapshots: Arc::clone(&parts.snapshots),
         pushers: Arc::clone(&parts.pushers),
         cluster: parts.app.cluster.clone(),
-        archive,
+        archive: archive_of(core),
         directories: observe::Directories::configured(config),
         last: Default::default(),
+    })
+}
+
+/// How the archive is, if there is one.
+fn archive_of(core: &Core) -> Option<observe::Archive> {
+    core.archiver.as_ref().map(|archiver| observe::Archive {
+        archived: archiver.archived(),
+        failure: archiver.failure(),
     })
 }
 
@@ -264,23 +271,6 @@ impl Components {
         let others = (federation.clone(), cluster.clone());
         let media = Media::open(config, &bodies, engine, others.0, others.1, shared_store)
             .map_err(|error| ServerError::Media(error.into()))?;
-        let context = Arc::new(ActContext {
-            engine: Arc::clone(engine),
-            passwords: Arc::clone(&passwords),
-            policy: config.passwords.clone(),
-            signer: signer.clone(),
-            identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
-            snapshots: Arc::clone(&snapshots),
-            last_seen: Arc::clone(&last_seen),
-            console: config.console.enabled.then(|| config.server.url()),
-            room_names: Default::default(),
-            notices: config.server_notices.clone(),
-            federation: ArcSwap::from_pointee(config.federation.clone()),
-            archive: config.archive_dir(),
-            remote_files: Some(media.remote_files()),
-            others: federation.clone(),
-            cluster: cluster.clone(),
-        });
         let search = Search::start(&config.server.data_dir, Arc::clone(engine));
         let search = Arc::new(search.map_err(ServerError::Search)?);
         let identity = engine.state().server();
@@ -297,6 +287,30 @@ impl Components {
             shutdown,
         );
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
+        let running = Running {
+            since_ms: engine.clock().now_ms(),
+            log: Arc::clone(&core.log.local),
+            archive: archive_of(core),
+            pushers: Arc::clone(&pushers),
+        };
+        let context = Arc::new(ActContext {
+            engine: Arc::clone(engine),
+            passwords: Arc::clone(&passwords),
+            policy: config.passwords.clone(),
+            signer: signer.clone(),
+            identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
+            snapshots: Arc::clone(&snapshots),
+            last_seen: Arc::clone(&last_seen),
+            console: config.console.enabled.then(|| config.server.url()),
+            room_names: Default::default(),
+            notices: config.server_notices.clone(),
+            federation: ArcSwap::from_pointee(config.federation.clone()),
+            archive: config.archive_dir(),
+            remote_files: Some(media.remote_files()),
+            others: federation.clone(),
+            cluster: cluster.clone(),
+            doctor: Doctor::new(config.clone(), Some(running)),
+        });
         let percent = config.rate_limits.enabled.then_some(config.rate_limits.processor_percent);
         let app = Arc::new(api::Server {
             engine: Arc::clone(engine),

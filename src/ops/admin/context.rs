@@ -8,7 +8,7 @@ use ruma::{
 };
 
 use super::rooms::names::Names;
-use crate::proof;
+use crate::{doctor::Doctor, proof};
 use logcabin_base::{clock::random_letters, signed::Signer};
 use logcabin_cluster::Cluster;
 use logcabin_config::{self as config, IdentityServer};
@@ -58,6 +58,7 @@ pub struct ActContext {
     pub others: Option<Arc<Federation>>,
     /// The other nodes, if there are any.
     pub cluster: Option<Arc<dyn Cluster>>,
+    pub doctor: Doctor,
 }
 
 /// Why an act was not done.

@@ -13,6 +13,7 @@ pub mod actor;
 pub mod cluster;
 pub mod console;
 pub mod context;
+pub mod doctor;
 pub mod erasures;
 pub mod federation;
 pub mod form;

@@ -11,7 +11,7 @@ use super::{
     context::{ActContext, ActError},
     registry::Message,
 };
-use crate::setup::give_to_owner;
+use crate::{doctor::Doctor, setup::give_to_owner};
 use logcabin_base::{bodies::BodyBudget, clock::Clock, shutdown::Shutdown, token_key};
 use logcabin_config::Config;
 use logcabin_decide::{account::AccountLimit, ephemeral::Gather};
@@ -171,6 +171,7 @@ async fn on_log(
         remote_files: None,
         others: None,
         cluster: None,
+        doctor: Doctor::new(config.clone(), None),
     };
     let done = message.carry_out(&context, Origin::administrator(actor)).await;
     Ok((done, snapshots))

@@ -9,6 +9,7 @@ use super::{
     cluster::ClusterStatus,
     console::MakeConsoleLink,
     context::{ActContext, ActError},
+    doctor::{Examine, ShowStatus},
     erasures::{ListErasures, ShowErasure},
     federation::{
         ListDestinations, ListRefusedEvents, NewKey, ResetDestination, RetryDestination,
@@ -104,6 +105,7 @@ const HANDLERS: &[KnownAct] = handlers![
     DeleteMedia,
     DeleteRegistrationToken,
     EraseUser,
+    Examine,
     ImportUser,
     JoinRoom,
     ListBackups,
@@ -142,6 +144,7 @@ const HANDLERS: &[KnownAct] = handlers![
     ShowErasure,
     ShowReport,
     ShowRoom,
+    ShowStatus,
     ShowUser,
     ShutDownRoom,
     SnapshotStatus,

@@ -11,6 +11,7 @@
 //! DEST/media/ab/cd/HASH              an uploaded file, named by its blake3
 //! DEST/incoming/                     what is being copied; emptied by the next backup
 //! DEST/lock                          locked while a backup is made
+//! DEST/verified.json                 which backups were verified, and when
 //! ```
 //!
 //! A file is written under a temporary name, synced, and renamed; the manifest comes last. So an
@@ -28,6 +29,7 @@
 mod check;
 mod prune;
 mod take;
+pub mod verified;
 
 use std::{
     fs::File,

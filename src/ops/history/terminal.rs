@@ -7,11 +7,11 @@ use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthChar;
 
 pub(super) const PLAIN: Style = Style::new();
-pub(super) const DIM: Style = Style::new().dimmed();
-pub(super) const BOLD: Style = Style::new().bold();
-pub(super) const RED: Style = AnsiColor::Red.on_default();
-pub(super) const GREEN: Style = AnsiColor::Green.on_default();
-pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const RED: Style = AnsiColor::Red.on_default();
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
+pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(super) const BLUE: Style = AnsiColor::Blue.on_default();
 pub(super) const MAGENTA: Style = AnsiColor::Magenta.on_default();
 pub(super) const CYAN: Style = AnsiColor::Cyan.on_default();

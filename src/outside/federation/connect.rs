@@ -50,20 +50,9 @@ pub(super) struct Dialer {
 
 impl Dialer {
     pub(super) fn new(config: &Federation) -> Result<Self, String> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let roots = config.ca.as_ref().map(|FilePath(path)| certificates::read(path));
-        let roots = roots.transpose()?.unwrap_or_default();
-        let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider));
-        let verifier = verifier.map_err(|error| error.to_string())?;
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_no_client_auth();
         Ok(Self {
             resolver: resolver(&config.nameservers)?,
-            tls: TlsConnector::from(Arc::new(tls)),
+            tls: tls(config.ca.as_ref())?,
             allowed: config.allowed_networks.to_vec(),
         })
     }
@@ -157,6 +146,22 @@ impl Dialer {
     }
 }
 
+/// TLS that trusts the system's authorities, and those in `ca`.
+pub(crate) fn tls(ca: Option<&FilePath>) -> Result<TlsConnector, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let roots = ca.map(|FilePath(path)| certificates::read(path));
+    let roots = roots.transpose()?.unwrap_or_default();
+    let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider));
+    let verifier = verifier.map_err(|error| error.to_string())?;
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(tls)))
+}
+
 /// Orders services of one priority at random, so that each comes first about as often as its weight
 /// says.
 fn lot(weight: u16) -> u64 {
@@ -192,6 +197,15 @@ fn resolver(nameservers: &[SocketAddr]) -> Result<TokioResolver, String> {
 
 /// A connection, for hyper.
 pub(super) struct TlsConnection(TokioIo<TlsStream<TcpStream>>);
+
+impl TlsConnection {
+    /// When the certificate of the other end expires, in milliseconds since the Unix epoch.
+    pub(super) fn expires_ms(&self) -> Option<u64> {
+        let (_, session) = self.0.inner().get_ref();
+        let validity = certificates::validity(session.peer_certificates()?.first()?)?;
+        u64::try_from(validity.until_s).ok()?.checked_mul(1000)
+    }
+}
 
 impl Connection for TlsConnection {
     fn connected(&self) -> Connected {

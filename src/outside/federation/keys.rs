@@ -676,7 +676,7 @@ fn has_signature(
 
 /// The contents of a document that `server` is said to have published, if it is signed with one of
 /// the keys in it.
-fn verified(
+pub(super) fn verified(
     server: &ServerName,
     object: CanonicalJsonObject,
     now_ms: u64,

@@ -1,12 +1,13 @@
 //! Other homeservers: where they are ([`names`]), how to connect to them ([`connect`]), their
 //! signing keys ([`keys`]), and signed requests to them.
 
-mod connect;
+pub(crate) mod connect;
 mod files;
 mod keys;
 mod multipart;
 mod names;
 mod policy_server;
+mod probe;
 mod refused;
 mod sender;
 mod x_matrix;
@@ -38,6 +39,7 @@ pub use files::{NoFile, RemoteDownload};
 pub use keys::{EventKeys, KeyError, KeyRing, Priority};
 use names::Names;
 pub use policy_server::PolicyServers;
+pub use probe::{OwnCertificate, Vouched};
 pub use refused::Refused;
 pub use sender::Sender;
 pub use x_matrix::XMatrix;

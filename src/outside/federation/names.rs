@@ -143,7 +143,7 @@ impl Names {
     }
 
     /// The delegation of a host, and how long to cache it.
-    async fn ask(&self, host: &str) -> Result<(OwnedServerName, Duration), Unreachable> {
+    pub(super) async fn ask(&self, host: &str) -> Result<(OwnedServerName, Duration), Unreachable> {
         let port = match self.https {
             443 => String::new(),
             other => format!(":{other}"),

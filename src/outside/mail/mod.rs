@@ -130,6 +130,15 @@ impl Messages {
         }
     }
 
+    /// Logs in to the mail server and leaves again, without a mail.
+    ///
+    /// # Errors
+    /// When no mail could be sent now.
+    pub async fn log_in_for_mail(&self) -> Result<(), SendError> {
+        let mail = self.mail.as_ref().ok_or(SendError::NotConfigured)?;
+        mail.within(|way| way.log_in()).await
+    }
+
     /// Sends a letter. Returns when it was handed over.
     ///
     /// # Errors

@@ -131,6 +131,13 @@ impl Mailer {
         Ok(Self { transport: builder.build(), from, way })
     }
 
+    /// Logs in to the mail server and leaves again.
+    pub(super) async fn log_in(&self) -> Result<(), SendError> {
+        let mut connection = self.way.connect().await?;
+        connection.quit().await?;
+        Ok(())
+    }
+
     /// Hands a mail over to the mail server.
     pub(super) async fn send(&self, to: &str, mail: &Mail) -> Result<(), SendError> {
         let wrong = |error: &dyn std::fmt::Display| SendError::Letter(error.to_string());

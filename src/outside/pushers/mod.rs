@@ -22,6 +22,7 @@
 //! When a user has read something, only the count is sent. It is not recorded: a restart at that
 //! moment leaves it to the next notification.
 
+mod failing;
 mod mails;
 mod missed;
 mod notification;
@@ -59,6 +60,7 @@ use crate::{
     delivery::Retry,
     outbound::{Outbound, OutboundRequest},
 };
+use failing::FailingGateways;
 use logcabin_base::{background::at_length, limits, metrics::metrics, shutdown::Shutdown};
 use logcabin_config::Push as Settings;
 use logcabin_decide::pusher::{NoteTold, RemovePusher};
@@ -73,6 +75,7 @@ use logcabin_state::{Membership, Pusher, Room, State};
 use notification::NotifiedEvent;
 use queues::{Item, Queues, Subject};
 
+pub use failing::FailingGateway;
 pub use mails::Mails;
 pub use notification::EVENT_ID_ONLY;
 pub use unsubscribe::unsubscription;
@@ -104,6 +107,7 @@ pub struct Pushers {
     senders: Mutex<JoinSet<()>>,
     /// The last record that was examined; 0 while none is.
     at: AtomicU64,
+    failing: FailingGateways,
 }
 
 /// What still has to be sent.
@@ -167,7 +171,13 @@ impl Pushers {
             progress: Notify::new(),
             senders: Mutex::default(),
             at: AtomicU64::new(0),
+            failing: FailingGateways::default(),
         })
+    }
+
+    /// The gateways that could not be reached at the last attempt, the longest failing first.
+    pub fn failing(&self) -> Vec<FailingGateway> {
+        self.failing.all()
     }
 
     /// What still has to be sent; `None` if this process does not send anything.
@@ -496,7 +506,15 @@ impl Pushers {
         if self.shutdown.is_given() {
             return Notified::Stopping;
         }
+        let origin = url.origin().ascii_serialization();
         let told = self.ask(pusher, item, url).await;
+        match &told {
+            Notified::Failed(error) => {
+                self.failing.failed(origin, self.engine.clock().now_ms(), error);
+            }
+            Notified::Arrived | Notified::Refused(_) => self.failing.answered(&origin),
+            Notified::Needless | Notified::Stopping => {}
+        }
         if matches!(told, Notified::Arrived | Notified::Needless) {
             self.done(pusher.since, item);
         }

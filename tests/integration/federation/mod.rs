@@ -5,6 +5,7 @@ pub(crate) mod authority;
 mod branches;
 mod chosen_ids;
 mod devices;
+mod doctor;
 mod elsewhere;
 mod encryption;
 mod endurance;

@@ -10,6 +10,7 @@ mod acts;
 mod bars;
 mod disk;
 mod federation;
+mod health;
 mod lists;
 mod log;
 mod login;
@@ -48,6 +49,8 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(disk::page, limited(Class::Admin))
         .on(activity::page, limited(Class::Admin))
         .on(work::page, limited(Class::Admin))
+        .on(health::page, limited(Class::Admin))
+        .on(health::submit, limited(Class::Admin))
         .on(lists::users::list, limited(Class::Admin))
         .on(lists::users::one, limited(Class::Admin))
         .on(lists::rooms::list, limited(Class::Admin))

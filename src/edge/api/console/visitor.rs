@@ -30,8 +30,9 @@ const STYLE: &str = include_str!("console.css");
 pub(super) const COOKIE_NAME: &str = "logcabin_console";
 
 /// The pages in the navigation: name, path, title.
-const PAGES: [(&str, &str, &str); 18] = [
+const PAGES: [(&str, &str, &str); 19] = [
     ("now", "", "Now"),
+    ("health", "/health", "Health"),
     ("log", "/log", "Log"),
     ("timeline", "/timeline", "Time line"),
     ("past", "/past", "Time travel"),

@@ -1,0 +1,195 @@
+//! Is anything wrong? The checks of `logcabin doctor`, which the console shows too.
+//!
+//! Each subject has a file: it gathers facts, and judges them in a function without I/O. A check
+//! that cannot be made says so and why ([`Level::Unknown`]): what only a running server knows, on a
+//! stopped one, and whether others reach this server, without another one that was asked. Nothing is
+//! ever well merely because nobody looked.
+
+mod backups;
+mod clock;
+mod configuration;
+mod descriptors;
+mod destinations;
+mod disk;
+mod files;
+mod finding;
+mod log;
+mod names;
+mod outsiders;
+mod reach;
+mod render;
+mod services;
+mod status;
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use crate::admin::context::ActContext;
+pub use finding::{Finding, Level, Report};
+pub use render::{render, render_status};
+pub use status::{ArchiveState, FederationState, LastBackup, ServerStatus, status};
+
+use finding::{failing, unknown};
+use logcabin_base::{
+    background::at_length,
+    bodies::BodyBudget,
+    clock::{Clock, millis},
+    limits,
+};
+use logcabin_config::Config;
+use logcabin_log::store::SledLog;
+use logcabin_outside::{outbound::Outbound, pushers::Pushers};
+use logcabin_service::observe::Archive;
+
+/// What only a running server knows.
+pub struct Running {
+    /// Since when it runs, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// The log on this machine.
+    pub log: Arc<SledLog>,
+    /// How far the archive is, if there is one.
+    pub archive: Option<Archive>,
+    pub pushers: Arc<Pushers>,
+}
+
+/// Examines the server, once at a time.
+pub struct Doctor {
+    config: Config,
+    running: Option<Running>,
+    /// What was found last.
+    last: Mutex<Option<Report>>,
+    /// Held while it is examined.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Doctor {
+    /// For a server with this configuration; one that is stopped if `running` is none.
+    pub fn new(config: Config, running: Option<Running>) -> Self {
+        Self { config, running, last: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// What was found last; none if the server has not been examined since its start.
+    pub fn last_report(&self) -> Option<Report> {
+        self.last.lock().clone()
+    }
+
+    /// Whether the server is being examined.
+    pub fn is_at_work(&self) -> bool {
+        self.turn.try_lock().is_err()
+    }
+}
+
+/// What the checks look at.
+struct Subject<'a> {
+    config: &'a Config,
+    /// The log and its projections, or why they cannot be looked at.
+    context: Result<&'a ActContext, &'a str>,
+    running: Option<&'a Running>,
+    now_ms: u64,
+}
+
+/// Why something is not known of a stopped server.
+const STOPPED: &str = "the server does not run";
+
+impl<'a> Subject<'a> {
+    fn running(&self) -> Result<&'a Running, &'static str> {
+        self.running.ok_or(STOPPED)
+    }
+}
+
+/// Examines the server: asks other servers, and takes some seconds. Two examinations do not run at
+/// the same time: with `again_after`, what another one found within this time is good enough.
+pub async fn examine(context: &ActContext, again_after: Option<Duration>) -> Report {
+    let doctor = &context.doctor;
+    let _turn = doctor.turn.lock().await;
+    let now_ms = context.engine.clock().now_ms();
+    if let Some(again) = again_after
+        && let Some(last) = doctor.last_report()
+        && last.is_newer(now_ms, millis(again))
+    {
+        return last;
+    }
+    let subject = Subject {
+        config: &doctor.config,
+        context: Ok(context),
+        running: doctor.running.as_ref(),
+        now_ms,
+    };
+    let report = Box::pin(run(&subject)).await;
+    *doctor.last.lock() = Some(report.clone());
+    report
+}
+
+/// Examines what can be examined without the log.
+pub async fn examine_without_log(config: &Config, reason: &str) -> Report {
+    let now_ms = Clock::system().now_ms();
+    Box::pin(run(&Subject { config, context: Err(reason), running: None, now_ms })).await
+}
+
+async fn run(of: &Subject<'_>) -> Report {
+    let mut findings = vec![server(of)];
+    at_length(|| {
+        findings.extend(configuration::findings(of));
+        findings.extend(files::findings(of));
+        findings.extend(descriptors::findings(of));
+        findings.extend(disk::findings(of));
+        findings.extend(log::findings(of));
+        findings.extend(backups::findings(of));
+        findings.extend(destinations::findings(of));
+    });
+    let (outside, services) =
+        tokio::join!(Box::pin(reach::findings(of)), Box::pin(services::findings(of)));
+    findings.extend(outside);
+    findings.extend(services);
+    Report::of(findings, of.now_ms, of.running.is_some())
+}
+
+/// Whether the server runs, and can be asked.
+fn server(of: &Subject<'_>) -> Finding {
+    let data_dir = of.config.server.data_dir.display();
+    match (of.running, of.context) {
+        (Some(_), _) => {
+            let what = format!("The server runs, as process {}.", std::process::id());
+            Finding::ok("server", what)
+        }
+        (None, Ok(_)) => Finding::new(
+            "server",
+            Level::Warning,
+            format!("No server runs on {data_dir}."),
+            "Nobody can use it, and most of what may be wrong shows only while it runs.",
+            "logcabin serve, or systemctl start logcabin",
+        ),
+        (None, Err(reason)) => Finding::new(
+            "server",
+            Level::Error,
+            format!("The log in {data_dir} cannot be looked at: {reason}"),
+            "What is in the log, and how the server does, is not known.",
+            "Give the configuration of the server with --config or its directory with --data-dir, \
+             and run this as the user of the server.",
+        ),
+    }
+}
+
+/// Limits the time of something that waits for others.
+async fn in_time<T, E: ToString>(work: impl Future<Output = Result<T, E>>) -> Result<T, String> {
+    match timeout(limits::DOCTOR_TIME, work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", limits::DOCTOR_TIME.as_secs())),
+    }
+}
+
+/// A client for the examination. For addresses of the internet alone, unless `anywhere`: only the
+/// configuration, and no document from outside, may lead to addresses of this network.
+fn outbound(config: &Config, anywhere: bool) -> Result<Outbound, String> {
+    let bodies = BodyBudget::new(config.body_shares());
+    let client = match anywhere {
+        true => Outbound::new(&config.outbound, &bodies),
+        false => {
+            let allowed = &config.federation.allowed_networks;
+            Outbound::public_only(&config.outbound, &bodies, allowed)
+        }
+    };
+    client.map_err(|error| error.to_string())
+}
