@@ -4,6 +4,7 @@
 mod bodies;
 mod doctor;
 mod federation;
+mod operation;
 mod origins;
 
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 pub use bodies::*;
 pub use doctor::*;
 pub use federation::*;
+pub use operation::*;
 pub use origins::*;
 
 /// An event in federation format, as canonical JSON with its signatures (client-server API, "Size

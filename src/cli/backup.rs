@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{act, columns};
 use logcabin_base::clock::Clock;
+use logcabin_log::store::log_dir;
 use logcabin_ops::{
     admin::snapshots::{BackupRow, Backups, ListBackups, NoteBackup},
     backup::{self, BackupCheck, NewBackup, Options, Pruned, Retention, verified},
@@ -61,6 +62,13 @@ impl Backup {
         drop((progress, source));
         let destination = destination(&self.dest);
         note(&self.common, &destination, (&taken.manifest, taken.hash), &taken.removed);
+        let now_ms = Clock::system().now_ms();
+        if let Err(error) = backup::note_completed(data_dir, Path::new(&destination), now_ms) {
+            eprintln!(
+                "logcabin: the backup was made, but its time could not be noted in {}: {error}",
+                data_dir.display()
+            );
+        }
         super::print(&if self.common.json {
             json!({
                 "destination": destination,
@@ -179,7 +187,8 @@ fn list(all: &Backups) -> String {
 
 /// Verify backups: every byte, the hash chain and the signatures
 ///
-/// Exits with 0 if everything is intact, 1 if there is a fault, 2 if nothing could be checked.
+/// Exits with 0 if everything is intact, 1 if there is a fault, 2 if nothing could be checked. If all
+/// backups of a data directory (--of) are intact, the time is noted there, for metrics and alerts.
 #[derive(Debug, clap::Args)]
 pub(super) struct VerifyBackup {
     /// The directory of the backups
@@ -209,12 +218,28 @@ impl VerifyBackup {
                 return Ok(ExitCode::from(2));
             }
         };
+        if checked.intact && self.offset.is_none() {
+            self.note();
+        }
         super::print(&if self.json {
             serde_json::to_string(&checked)? + "\n"
         } else {
             text(&checked)
         })?;
         Ok(if checked.intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Notes that the backups are intact, if it is known of which data directory they are.
+    fn note(&self) {
+        let of = self.of.as_deref().map(Path::new);
+        let Some(data_dir) = of.filter(|of| log_dir(of).is_dir()) else { return };
+        let dest = self.dest.canonicalize().unwrap_or_else(|_| self.dest.clone());
+        if let Err(error) = backup::note_verified(data_dir, &dest, Clock::system().now_ms()) {
+            eprintln!(
+                "logcabin: the time of this check could not be noted in {}: {error}",
+                data_dir.display()
+            );
+        }
     }
 
     fn check(&self) -> Result<BackupCheck, Box<dyn std::error::Error + Send + Sync>> {

@@ -2,6 +2,8 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
+use serde_json::json;
+
 use logcabin_edge::{api, http::Access};
 
 /// List every endpoint, for the rules of a reverse proxy
@@ -11,6 +13,10 @@ use logcabin_edge::{api, http::Access};
 /// ("limited" or "unlimited").
 #[derive(Debug, clap::Args)]
 pub(super) struct Endpoints {
+    /// Print one JSON object on each line
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     settings: super::Settings,
 }
@@ -27,6 +33,16 @@ impl Endpoints {
                 Access::AppserviceOptional => "appservice-optional",
                 Access::Server => "server",
             };
+            if self.json {
+                let line = json!({
+                    "method": served.method.as_str(),
+                    "path": served.path,
+                    "access": access,
+                    "limited": served.class.is_some(),
+                });
+                let _ = writeln!(text, "{line}");
+                continue;
+            }
             let limited = if served.class.is_some() { "limited" } else { "unlimited" };
             let _ = writeln!(text, "{} {} {access} {limited}", served.method, served.path);
         }

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use rustix::fs::Mode;
 
 use logcabin_config::{ArchiveDir, Config, ConfigError, Effective, MediaDir, Override};
-use logcabin_ops::history::terminal::width;
+use logcabin_ops::history::{Layout, terminal::aligned};
 
 mod act;
 mod backup;
@@ -330,20 +330,15 @@ fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Rows of a table, with aligned columns.
+/// Rows of a table, with aligned columns, as wide as the terminal.
 fn columns<const N: usize>(rows: &[[String; N]]) -> String {
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let widest = rows.iter().map(|row| width(&row[column])).max().unwrap_or_default();
-            line += cell;
-            line += &" ".repeat(widest - width(cell) + 2);
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
+    aligned(rows, terminal_width())
+}
+
+/// The width of the terminal; none if standard output is none.
+fn terminal_width() -> Option<usize> {
+    // Tests compare what is printed, wherever they run.
+    if cfg!(test) { None } else { Layout::of_stdout().width }
 }
 
 #[cfg(test)]

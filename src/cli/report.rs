@@ -2,12 +2,18 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use super::act::{ActOptions, Common};
+use super::{
+    act::{ActOptions, Common},
+    terminal_width,
+};
 use logcabin_ops::{
     admin::reports::{
         ListReports, RemoveReport, ReportDetails, ReportRemoved, ReportSummary, Reports, ShowReport,
     },
-    history::{moment::Time, terminal::clean},
+    history::{
+        moment::Time,
+        terminal::{clean, wrapped},
+    },
 };
 use logcabin_record::Offset;
 
@@ -95,11 +101,21 @@ fn line(report: &ReportSummary) -> String {
     let reason = report.reason.as_deref().unwrap_or("no reason given");
     let score = report.score.map_or_else(String::new, |score| format!(" ({score})"));
     let time = Time(report.received_ts).to_second();
-    format!(
-        "{}  {time} UTC  {} reported {}{score}: {}\n",
+    let line = format!(
+        "{}  {time} UTC  {} reported {}{score}: {}",
         report.id,
         report.user_id,
         clean(&what),
         clean(reason)
-    )
+    );
+    match terminal_width() {
+        None => line + "\n",
+        Some(width) => {
+            let first = wrapped(&line, width.max(20));
+            let [begin, rest @ ..] = &first[..] else { return line + "\n" };
+            let rest = wrapped(&rest.join(" "), width.max(20) - 4);
+            let rest = rest.iter().filter(|line| !line.is_empty());
+            rest.fold(begin.clone() + "\n", |text, line| text + "    " + line + "\n")
+        }
+    }
 }

@@ -32,7 +32,7 @@ pub use cluster::{MediaDir, NatsServer, NodeName, StreamName};
 pub use federation::ServerPattern;
 pub use list::*;
 use list::{SECTIONS, SETTINGS};
-pub use monitor::ListenAddress;
+pub use monitor::{AccessFormat, AccessLogTo, ListenAddress};
 use value::RawSetting;
 pub use value::{
     AcmeChallenge, AdminContact, ArchiveDir, BaseUrl, Bind, DeniedPassword, EraseAfter, FilePath,

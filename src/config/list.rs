@@ -7,7 +7,7 @@ use super::{
     cluster::{MediaDir, NatsServer, NodeName, StreamName},
     entry::{Entry, settings},
     federation::ServerPattern,
-    monitor::ListenAddress,
+    monitor::{AccessFormat, AccessLogTo, ListenAddress},
     value::*,
 };
 use logcabin_base::{lifetime::Rule, network::Range, rate::Rate};
@@ -305,8 +305,9 @@ settings! {
         /// Seconds after which a connection is closed if the client does not read its response.
         /// They count from the last bytes that the client read.
         response_timeout_seconds: u64 = 30, in 1..=3600;
-        /// Open connections; further ones wait to be accepted. Every waiting sync over HTTP/1.1 is
-        /// one.
+        /// Open connections; every waiting sync over HTTP/1.1 is one. Beyond it, a further one closes
+        /// the one that has waited longest for its next request, or waits to be accepted if there
+        /// is none. Fewer if the limit on file descriptors is low.
         max_connections: usize = 20_000, in 1..=1_000_000;
         /// Open connections from one address (for IPv6, from one /64); further ones are closed.
         /// Never more than half of `max_connections`. With `server.trust_forwarded_for`,
@@ -326,6 +327,13 @@ settings! {
         body_memory_bytes: u64 = 96 * 1024 * 1024, in 16_777_216..=1_099_511_627_776;
         /// Whether long responses are compressed (zstd, gzip) for clients that support it.
         compression: bool = true;
+        /// A line for each answered request, without queries, tokens and bodies: who asked for which
+        /// endpoint, and how it was answered. It names users and addresses; check how long you may
+        /// keep it.
+        access_log: Option<AccessFormat> = None;
+        /// Where these lines go. A file is only ever appended to, so `logrotate` needs
+        /// `copytruncate`.
+        access_log_to: AccessLogTo = AccessLogTo::Stderr;
         /// Seconds that requests in progress get to finish when the server stops.
         shutdown_seconds: u64 = 10, in 0..=600;
     }

@@ -1,6 +1,6 @@
 //! The values of the monitoring settings.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use toml::Value;
 
@@ -20,5 +20,63 @@ impl Setting for ListenAddress {
 
     fn to_toml(&self) -> Value {
         Value::String(self.0.to_string())
+    }
+}
+
+/// How a line of the access log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessFormat {
+    /// As the log of the same name of Apache and nginx, with the seconds at the end.
+    Combined,
+    /// One JSON object.
+    Json,
+}
+
+impl Setting for AccessFormat {
+    const ALLOWED: &'static str = "\"combined\" or \"json\"";
+    const OPTIONAL: &'static str = "\"off\", \"combined\" or \"json\"";
+
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
+        match given.text()? {
+            "combined" => Some(Self::Combined),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        let word = match self {
+            Self::Combined => "combined",
+            Self::Json => "json",
+        };
+        Value::String(word.to_owned())
+    }
+}
+
+/// Where the access log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLogTo {
+    /// Standard error, like the server's own log lines.
+    Stderr,
+    /// The end of this file.
+    File(PathBuf),
+}
+
+impl Setting for AccessLogTo {
+    const ALLOWED: &'static str = "\"stderr\" or the path of a file";
+
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
+        match given.text()? {
+            "" => None,
+            "stderr" => Some(Self::Stderr),
+            path => Some(Self::File(path.into())),
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(match self {
+            Self::Stderr => "stderr".to_owned(),
+            Self::File(path) => path.display().to_string(),
+        })
     }
 }

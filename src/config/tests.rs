@@ -88,6 +88,8 @@ fn every_bad_value_is_refused_with_key_place_and_what_is_allowed() {
         ("http", "header_timeout_seconds", "0"),
         ("http", "max_connections", "0"),
         ("http", "shutdown_seconds", "601"),
+        ("http", "access_log", "\"apache\""),
+        ("http", "access_log_to", "false"),
         ("log", "archive_dir", "false"),
         ("log", "archive_dir", "\"\""),
         ("log", "archive_segment_bytes", "\"64M\""),

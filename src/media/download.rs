@@ -12,7 +12,10 @@ use std::{
 use bytes::Bytes;
 
 use super::Store;
-use logcabin_base::limits;
+use logcabin_base::{
+    descriptors::{self, Purpose},
+    limits,
+};
 use logcabin_record::command::FileHash;
 
 /// Why a file cannot be read.
@@ -23,6 +26,9 @@ pub enum DownloadError {
     /// It differs from the one that was uploaded.
     #[error("the file is damaged: {0}")]
     Damaged(String),
+    /// The last file descriptors are for what cannot wait.
+    #[error("too many files and connections are open")]
+    Busy,
     #[error(transparent)]
     Io(io::Error),
 }
@@ -61,6 +67,9 @@ impl Download {
     /// Opens the file at this place, if it has the length that it must have. Blocks.
     pub fn open(place: &FileLocation) -> Result<Self, DownloadError> {
         let file = File::open(place.store.path(&place.name))?;
+        if !descriptors::is_spare(&file, Purpose::Request) {
+            return Err(DownloadError::Busy);
+        }
         let (length, size) = (file.metadata()?.len(), place.size);
         if length != size {
             return Err(DownloadError::Damaged(format!("it has {length} bytes instead of {size}")));

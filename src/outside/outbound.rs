@@ -12,11 +12,14 @@ use reqwest::{
 };
 use serde::de::DeserializeOwned;
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
 
 use logcabin_base::bodies::{BodyBudget, Full, Principal};
-use logcabin_base::limits;
 use logcabin_base::network::{Range, is_public};
+use logcabin_base::{descriptors, limits};
 use logcabin_config::{self as config, FilePath};
 
 /// The client. Cheap to clone.
@@ -27,6 +30,8 @@ pub struct Outbound {
     public: Option<PublicOnly>,
     /// Memory for answers on their way.
     bodies: Arc<BodyBudget>,
+    /// The requests that may be under way: each has a connection.
+    turns: Arc<Semaphore>,
 }
 
 /// A request.
@@ -80,6 +85,9 @@ pub enum OutboundError {
     /// There is no memory for the answer.
     #[error(transparent)]
     Full(#[from] Full),
+    /// Others were under way all the time.
+    #[error("too many requests to other services are under way")]
+    Busy,
     /// The answer is not what was expected.
     #[error("the answer is not understood: {0}")]
     Unexpected(serde_json::Error),
@@ -201,7 +209,7 @@ impl Outbound {
     /// The client. It trusts the certificates of the operating system and of the configuration.
     pub fn new(config: &config::Outbound, bodies: &Arc<BodyBudget>) -> Result<Self, OutboundError> {
         let bodies = Arc::clone(bodies);
-        Ok(Self { client: builder(config)?.build()?, public: None, bodies })
+        Ok(Self { client: builder(config)?.build()?, public: None, bodies, turns: turns() })
     }
 
     /// A client for addresses that users provide. It refuses addresses of this machine and of
@@ -214,7 +222,7 @@ impl Outbound {
     ) -> Result<Self, OutboundError> {
         let public = PublicOnly { allowed: allowed.into() };
         let client = builder(config)?.no_proxy().dns_resolver(public.clone()).build()?;
-        Ok(Self { client, public: Some(public), bodies: Arc::clone(bodies) })
+        Ok(Self { client, public: Some(public), bodies: Arc::clone(bodies), turns: turns() })
     }
 
     /// Checks an IP address as the client of [`Outbound::public_only`] would.
@@ -263,6 +271,9 @@ impl Outbound {
             public.check(&url)?;
         }
         let (host, until) = (url.host_str().unwrap_or_default().into(), Instant::now() + timeout);
+        let turn = timeout_at(until, self.turns.acquire()).await;
+        let Ok(Ok(_turn)) = turn else { return Err(OutboundError::Busy) };
+        let timeout = until.saturating_duration_since(Instant::now());
         let request = self.client.request(method, url).headers(headers).body(body).timeout(timeout);
         let mut response = request.send().await?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
@@ -308,6 +319,10 @@ pub fn client(config: &config::Outbound, timeout: Duration) -> Result<Client, Ou
     builder(config)?.timeout(timeout).build().map_err(OutboundError::from)
 }
 
+fn turns() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(descriptors::scaled(limits::OUTBOUND_AT_ONCE)))
+}
+
 fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
     // One per process; a second server in the process finds it installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -328,6 +343,8 @@ fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
         .http2_initial_stream_window_size(limits::OUTBOUND_WINDOWS.0)
         .http2_initial_connection_window_size(limits::OUTBOUND_WINDOWS.1)
         .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(limits::OUTBOUND_IDLE.0)
+        .pool_idle_timeout(limits::OUTBOUND_IDLE.1)
         .user_agent(concat!("Logcabin/", env!("CARGO_PKG_VERSION"))))
 }
 

@@ -7,6 +7,7 @@ use tracing::{info, warn};
 
 use super::{
     ServerError,
+    descriptors::Places,
     https::{Https, files_of},
     inherited::{FEDERATION, listen},
 };
@@ -15,7 +16,7 @@ use logcabin_config::{Bind, Config, Federation};
 use logcabin_edge::{
     api::{self, Server},
     http::{
-        Edge,
+        AccessLog, Edge,
         listen::Listener,
         tls::{Certificate, Tls},
     },
@@ -69,6 +70,7 @@ impl Listening {
         self,
         app: &Arc<Server>,
         config: &Config,
+        (places, access): (Places, Option<Arc<AccessLog>>),
         bodies: &Arc<BodyBudget>,
         shutdown: &Shutdown,
     ) -> Result<(Arc<Edge<Server>>, BoxFuture<'static, ()>), ServerError> {
@@ -76,13 +78,14 @@ impl Listening {
         let table = api::federation::endpoints();
         let mut config = config.clone();
         config.http.max_body_bytes = config.largest_body();
+        config.http.max_connections = places.servers;
         let has_tls = listeners.iter().any(|listener| listener.has_tls());
         if has_tls {
             let by_address = &mut config.http.max_connections_per_address;
             *by_address = limits::FEDERATION_CONNECTIONS.min(*by_address);
         }
         let edge = Edge::new(Arc::clone(app), table, &config, shutdown.clone())?;
-        let edge = Arc::new(edge.for_servers().sharing(bodies));
+        let edge = Arc::new(edge.for_servers().sharing(bodies).logging(access));
         info!(
             bind = ?config.federation.bind.iter().map(ToString::to_string).collect::<Vec<_>>(),
             tls = has_tls,

@@ -6,6 +6,7 @@
 mod cluster;
 mod collector;
 mod console;
+mod descriptors;
 mod federation;
 mod https;
 mod inherited;
@@ -38,11 +39,11 @@ use self::{
     reload::Reloadable,
     tasks::Tasks,
 };
-use logcabin_base::shutdown::Shutdown;
+use logcabin_base::{clock::Clock, shutdown::Shutdown};
 use logcabin_config::{Bind, Config, Contradiction};
 use logcabin_edge::{
     api,
-    http::{Edge, TableError, listen::Listener, tls::Certificate},
+    http::{AccessLog, AccessLogError, Edge, TableError, listen::Listener, tls::Certificate},
 };
 use logcabin_engine as engine;
 use logcabin_log::{
@@ -112,6 +113,8 @@ pub enum ServerError {
     /// An application service's registration is not usable.
     #[error("the registration of an application service cannot be used: {0}")]
     Appservice(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the access log cannot be written: {0}")]
+    AccessLog(#[from] AccessLogError),
     /// The table of endpoints is inconsistent, which is a bug.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
@@ -165,9 +168,12 @@ async fn serve(
     let mut config = config.settled();
     config.check()?;
     let configured = config.clone();
+    let places = descriptors::share(&config);
+    config.http.max_connections = places.clients;
     // Invalid files are reported before anything is changed.
     let named = ConfiguredFiles::load(&config)?;
     let https = Https::open(&config)?;
+    let access = AccessLog::open(&config.http, Clock::system())?.map(Arc::new);
     open::warn_of(&config.registration, &config.server);
     // The log first: its lock makes this process the server, and a second one gets an error. But a
     // start that fails leaves no new data directory behind.
@@ -243,11 +249,13 @@ async fn serve(
     let last_seen = Arc::clone(&app.last_seen);
     let for_clients = https.as_ref().map(|https| Arc::clone(&https.certificate));
     let for_federation = federation.as_ref().and_then(|listening| listening.certificate.clone());
-    let federated = federation.map(|listening| listening.serve(&app, &config, &bodies, &shutdown));
+    let federated = federation.map(|listening| {
+        listening.serve(&app, &config, (places, access.clone()), &bodies, &shutdown)
+    });
     let (for_servers, federated) = federated.transpose()?.unzip();
     let reloaded = Arc::clone(&app);
     let edge = Edge::new(app, api::endpoints(&config.server.prefixes), &config, shutdown.clone())?;
-    let edge = Arc::new(edge.sharing(&bodies));
+    let edge = Arc::new(edge.sharing(&bodies).logging(access.clone()));
     let certificates = for_clients.iter().chain(&for_federation).cloned().collect();
     begin_watching(&tasks, certificates, &shutdown);
     let all = Reloadable {
@@ -296,6 +304,9 @@ async fn serve(
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;
     close(&config.server.data_dir, search, core, snapshots).await;
     traces::end().await;
+    if let Some(access) = access {
+        access.end();
+    }
     info!("stopped");
     match failure.and_then(|failure| failure.borrow().clone()) {
         Some(reason) => Err(ServerError::Cluster(reason.to_string())),

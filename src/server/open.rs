@@ -44,6 +44,7 @@ use logcabin_log::{
 use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::{
     admin::context::ActContext,
+    backup::backup_status,
     doctor::{Doctor, Running},
 };
 use logcabin_outside::{
@@ -83,6 +84,7 @@ use logcabin_snapshot::{self as snapshot, StartedFrom};
 
 /// Reads the metrics that are not counted but looked up at each scrape.
 pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<Observer> {
+    let data_dir = config.server.data_dir.clone();
     Arc::new(Observer {
         engine: Arc::clone(&core.engine),
         log: Arc::clone(&core.log.local),
@@ -92,6 +94,11 @@ pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<
         cluster: parts.app.cluster.clone(),
         archive: archive_of(core),
         directories: observe::Directories::configured(config),
+        backup_times: Box::new(move || {
+            // What cannot be read is not known.
+            let status = backup_status(&data_dir).unwrap_or_default();
+            (status.completed_ms.unwrap_or_default(), status.verified_ms.unwrap_or_default())
+        }),
         last: Default::default(),
     })
 }

@@ -47,6 +47,9 @@ pub struct Observer {
     /// How far the archive is, and why it cannot be written if it cannot.
     pub archive: Option<Archive>,
     pub directories: Directories,
+    /// When the last backup was completed and verified, in milliseconds since the Unix epoch; 0 if
+    /// that is not known.
+    pub backup_times: Box<dyn Fn() -> (u64, u64) + Send + Sync>,
     /// When the files were last looked at, and what the runtime had done by the last look.
     pub last: Mutex<LastObservation>,
 }
@@ -119,6 +122,7 @@ impl Observer {
         let state = self.engine.state().share();
         set(&metrics.users, state.accounts.len() as u64);
         set(&metrics.rooms, state.rooms.len() as u64);
+        set(&metrics.open_reports, state.reports.len() as u64);
         let (destinations, failing) = state.destinations.counts();
         let reachable = &metrics.federation_destinations;
         set(reachable.of_value(Reachable::Yes), (destinations - failing) as u64);
@@ -126,6 +130,9 @@ impl Observer {
         drop(state);
         at_length(|| {
             self.look_at_disk(head);
+            let (completed_ms, verified_ms) = (self.backup_times)();
+            set(&metrics.backup_completed_time, completed_ms / 1000);
+            set(&metrics.backup_verified_time, verified_ms / 1000);
             self.look_at_deliveries(head);
         });
         self.look_at_snapshots();

@@ -62,6 +62,12 @@ impl Reports {
         open.reports.iter().map(|(offset, report)| (*offset, report.clone())).collect()
     }
 
+    /// The number of open reports.
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks whether there are none")]
+    pub fn len(&self) -> usize {
+        self.0.read().reports.len()
+    }
+
     /// The number of open reports made by `reporter`.
     pub fn count_by(&self, reporter: &UserId) -> usize {
         self.0.read().by_reporter.get(reporter).copied().unwrap_or_default()

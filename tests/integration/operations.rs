@@ -106,6 +106,38 @@ async fn on_a_full_disk_writes_are_refused_reads_go_on_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_few_descriptors_goes_on_whatever_connections_there_are() {
+    let limit = r#"ulimit -n 256 && "$@""#;
+    let wrapper = ["env", "LOGCABIN_RATE_LIMITS_ENABLED=false", "sh", "-c", limit, "sh"];
+    let server = TestServer::start_under(wrapper.map(Into::into).into()).await;
+    server.prints("the limit on file descriptors is too low").await;
+    let mut ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    ann.send_text(&room_id, "before", "hello").await;
+
+    let address = server.base().replace("http://", "");
+    let connect = |_| std::net::TcpStream::connect(&address).expect("it listens");
+    let silent: Vec<_> = (0..400).map(connect).collect();
+    for round in 0..20 {
+        // Each with a connection of its own.
+        ann.http = server.http();
+        ann.http.request("GET", "/health/live", None, None).await.ok();
+        ann.http.request("GET", "/health/ready", None, None).await.ok();
+        ann.send_text(&room_id, &format!("during-{round}"), "hello").await;
+    }
+    until("all of it is found", async || {
+        let body = json!({ "search_categories": { "room_events": { "search_term": "hello" } } });
+        let answer = ann.request("POST", "/search", Some(&body)).await.ok();
+        answer["search_categories"]["room_events"]["count"] == 21
+    })
+    .await;
+    let said = server.output();
+    assert!(!said.contains("Too many open files") && !said.contains("os error 24"), "{said}");
+    assert!(said.matches("too few file descriptors").count() <= 1, "{said}");
+    drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_failed_write_writes_are_refused_reads_go_on_and_nothing_is_lost() {
     // A file that may not grow past 24 MiB: the write in the middle of which that happens fails.
     let limit = r#"trap "" XFSZ; ulimit -f 49152 && "$@""#;

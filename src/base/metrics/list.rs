@@ -167,6 +167,30 @@ label! {
     }
 }
 
+label! {
+    /// Why a login was refused.
+    LoginRefusal {
+        /// The password was wrong, or there is no such user.
+        Password = "password",
+        /// The login token was not valid, or was used before.
+        Token = "token",
+        /// The link to the console was not valid, or was used before.
+        Link = "link",
+        /// A provider of single sign-on refused the user, or this server refused its answer.
+        Sso = "sso",
+        /// A code or a client of OAuth 2.0 was not valid.
+        Oauth = "oauth",
+        /// It was no application service, or the user is not one of its own.
+        Appservice = "appservice",
+        /// The account is locked or deactivated.
+        Account = "account",
+        /// The user does not administer the server, which the console asks for.
+        Administrator = "administrator",
+        /// There were too many attempts.
+        Rate = "rate",
+    }
+}
+
 /// No labels. Such a metric exists from when it is first set.
 pub const NONE: &[&str] = &[];
 
@@ -402,6 +426,19 @@ metrics! {
         |r, n, h| gauge_by(r, n, h, "part");
     disk_free: IntGauge = "logcabin_disk_free_bytes"
         "Free space on the disk of the log"
+        gauge;
+
+    logins_refused: Each<LoginRefusal, IntCounter> = "logcabin_logins_refused_total"
+        "Refused logins"
+        |r, n, h| counter_by(r, n, h, "reason");
+    open_reports: IntGauge = "logcabin_open_reports"
+        "Reports of users that nobody has closed"
+        gauge;
+    backup_completed_time: IntGauge = "logcabin_backup_completed_timestamp_seconds"
+        "When the last backup was completed; 0 if none is known"
+        gauge;
+    backup_verified_time: IntGauge = "logcabin_backup_verified_timestamp_seconds"
+        "When backups were last verified; 0 if that is not known"
         gauge;
 
     users: IntGauge = "logcabin_users"

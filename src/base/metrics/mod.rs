@@ -19,8 +19,8 @@ use prometheus::{
 };
 
 pub use list::{
-    Background, CacheName, Disk, LATENCY, Metrics, NONE, PduOutcome, Reachable, SyncStage,
-    Transfer, Tried, Withheld, WriteStage,
+    Background, CacheName, Disk, LATENCY, LoginRefusal, Metrics, NONE, PduOutcome, Reachable,
+    SyncStage, Transfer, Tried, Withheld, WriteStage,
 };
 
 /// The media type of [`text`].

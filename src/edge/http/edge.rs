@@ -17,16 +17,17 @@ use arc_swap::ArcSwap;
 use bytes::{Buf, Bytes};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{
-    HeaderMap, HeaderValue, Method, StatusCode, Uri,
+    HeaderMap, HeaderValue, Method, StatusCode, Uri, Version,
     header::{AUTHORIZATION, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
 };
-use ruma::OwnedServerName;
+use ruma::{OwnedServerName, ServerName, UserId};
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
 use warp::reply::Response;
 
 use super::{
-    Access, ApiError, App, Appservice, CallerIdentity, ErrorRenderer, Incoming, Reply, Table,
-    TableError,
+    Access, AccessLog, ApiError, App, Appservice, CallerIdentity, ErrorRenderer, Incoming, Reply,
+    Table, TableError,
+    access_log::{AccessEntry, Answered},
     caller::access_token,
     class::is_write,
     compress::Encoding,
@@ -67,6 +68,7 @@ pub struct Edge<A> {
     /// The requests in progress by client address, if all connections come from a proxy.
     in_progress: Option<Arc<ConnectionsByAddress>>,
     by_address: Option<usize>,
+    access_log: Option<Arc<AccessLog>>,
     pub(super) shutdown: Shutdown,
     pub(super) limits: logcabin_config::Http,
 }
@@ -77,6 +79,7 @@ pub(super) struct Inbound<S> {
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) peer: Peer,
+    pub(super) version: Version,
     pub(super) body: S,
 }
 
@@ -122,6 +125,7 @@ impl<A: App> Edge<A> {
                 .filter(|_| trusts)
                 .map(|most| Arc::new(ConnectionsByAddress::new(most))),
             by_address,
+            access_log: None,
             shutdown,
             limits: config.http.clone(),
         })
@@ -144,6 +148,12 @@ impl<A: App> Edge<A> {
     /// forgotten.
     pub fn set_rates(&self, rates: &RateLimits) {
         self.throttle.store(Arc::new(Throttle::new(rates)));
+    }
+
+    /// The same with a line in this log for each request, if there is one.
+    pub fn logging(mut self, access_log: Option<Arc<AccessLog>>) -> Self {
+        self.access_log = access_log;
+        self
     }
 
     /// The most connections from one address; `None` if they are not limited.
@@ -170,8 +180,13 @@ impl<A: App> Edge<A> {
     {
         let started = Instant::now();
         let (request_id, begun) = self.ids.begin(&inbound.headers);
-        let Inbound { method, uri, headers, peer, body } = inbound;
+        let Inbound { method, uri, headers, peer, version, body } = inbound;
         let mut unread = Unread::new(&headers, body);
+        if self.access_log.is_some() {
+            let client = self.client_address(&headers, peer);
+            let entry = AccessEntry::begin(client, &uri, &headers, version);
+            unread.entry = Some(Box::new(entry));
+        }
         let head = RequestHead { method: method.clone(), uri, headers, peer };
         // The body of an answer to HEAD is left out, so it is not compressed.
         let may_compress = self.limits.compression && method != Method::HEAD;
@@ -205,6 +220,11 @@ impl<A: App> Edge<A> {
         }
         let recipient = unread.recipient.take();
         let server = unread.server.take();
+        let logged = unread.entry.take().map(|entry| {
+            let user = recipient.as_ref().and_then(|recipient| recipient.user.as_deref());
+            let user = user.map(UserId::as_str).or(server.as_deref().map(ServerName::as_str));
+            (entry, user.map(str::to_owned))
+        });
         unread.drain().await;
         let reply = reply.compressed(encoding);
         if let Some(server) = server {
@@ -220,6 +240,11 @@ impl<A: App> Edge<A> {
         };
         let (reply, held) =
             held.map_or_else(|full| (Reply::from(&full), None), |held| (reply, held));
+        if let (Some(log), Some((entry, user))) = (&self.access_log, logged) {
+            let (status, bytes) = (reply.status(), reply.length(&method));
+            let user = user.as_deref();
+            log.log(&entry, &Answered { method: &method, status, bytes, user, started });
+        }
         let mut response = reply.into_response(&method, &request_id);
         if let Some(held) = held {
             response.extensions_mut().insert(held);
@@ -332,6 +357,9 @@ impl<A: App> Edge<A> {
         };
         Span::current().record("route", route.path);
         body.measured = Some(Arc::clone(&route.measured));
+        if let Some(entry) = &mut body.entry {
+            entry.found(route.path, &args);
+        }
         Ok((self.call(route, &args, head, body, request_id).await, route.refusal))
     }
 
@@ -652,6 +680,8 @@ struct Unread<S> {
     place: Option<ConnectionPermit>,
     /// Where the request is counted, once its endpoint is known.
     measured: Option<Arc<Measured>>,
+    /// What the access log will say of it, if there is one.
+    entry: Option<Box<AccessEntry>>,
 }
 
 impl<S> Unread<S> {
@@ -664,8 +694,15 @@ impl<S> Unread<S> {
             && length.is_none_or(|length| length <= limits::REFUSED_BODY_DRAIN)
             // A client that expects `100 Continue` sends nothing before it.
             && !headers.contains_key(EXPECT);
-        let (recipient, server, place, measured) = (None, None, None, None);
-        Self { body: Some(body), is_short, recipient, server, place, measured }
+        Self {
+            body: Some(body),
+            is_short,
+            recipient: None,
+            server: None,
+            place: None,
+            measured: None,
+            entry: None,
+        }
     }
 
     const fn take(&mut self) -> Option<S> {

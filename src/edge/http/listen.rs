@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
@@ -37,6 +38,15 @@ pub(super) enum Accepted {
     Tcp(TcpStream),
     Tls(TcpStream, Arc<Tls>),
     Unix(UnixStream),
+}
+
+impl AsFd for Accepted {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) | Self::Tls(stream, _) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
 }
 
 impl Listener {

@@ -29,6 +29,7 @@
 //! fails only that request. A client that hangs up drops the handler at its next await, so
 //! whatever has an effect must not live in the handler's future.
 
+mod access_log;
 mod audience;
 mod caller;
 mod class;
@@ -45,6 +46,7 @@ pub mod listen;
 mod objects;
 mod outgoing;
 mod policy;
+mod refused_logins;
 mod reply;
 mod request_metrics;
 pub mod serve;
@@ -63,8 +65,8 @@ use ruma::{OwnedServerName, ServerName};
 #[cfg(test)]
 pub(crate) use self::decode::decode_as;
 
-pub(crate) use self::decode::query_parameter;
 pub use self::{
+    access_log::{AccessLog, AccessLogError},
     caller::{
         Access, Appservice, AsOf, Caller, CallerIdentity, Gate, Homeserver, OpenTo, Session,
         access_token,
@@ -79,6 +81,10 @@ pub use self::{
     policy::{Policy, cheap, limited, unlimited},
     reply::Reply,
     table::{Table, TableError},
+};
+pub(crate) use self::{
+    decode::query_parameter,
+    refused_logins::{LoginRefusal, refused_login},
 };
 use logcabin_base::shutdown::Shutdown;
 use logcabin_outside::appservice::Service;

@@ -216,6 +216,15 @@ impl Reply {
         }
     }
 
+    /// The length of the body that answers this method, if it is known.
+    pub(super) fn length(&self, method: &Method) -> Option<u64> {
+        match &self.content {
+            _ if method == Method::HEAD => Some(0),
+            Content::Bytes(bytes) => Some(bytes.len() as u64),
+            Content::Stream(_) => self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok(),
+        }
+    }
+
     /// The response on the wire.
     pub(super) fn into_response(mut self, method: &Method, request_id: &str) -> Response {
         self.headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));

@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use futures_util::{
     FutureExt as _,
     future::{BoxFuture, FusedFuture, join_all},
 };
-use http::{HeaderMap, Method, Request, Uri};
+use http::{HeaderMap, Method, Request, Uri, Version};
 use hyper::{
     body::Incoming,
     server::conn::http1,
@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::{Sleep, sleep, timeout},
 };
 use tracing::{debug, warn};
@@ -52,7 +52,13 @@ use super::{
     outgoing::{ConnectionPermit, ConnectionsByAddress, Stall, Streams},
     tls::{Spoken, Tls},
 };
-use logcabin_base::{limits, metrics::metrics, rate::network_prefix, shutdown::Shutdown};
+use logcabin_base::{
+    descriptors::{self, Purpose},
+    limits,
+    metrics::metrics,
+    rate::network_prefix,
+    shutdown::Shutdown,
+};
 
 /// How long there is nothing to do for hyper before it is dropped, while there are few connections
 /// with one. To make it again costs more than to keep it for those who go on soon.
@@ -95,44 +101,42 @@ pub(crate) async fn run_with<A: App>(
         let (server, open, edge) = (Arc::clone(&server), &open, &edge);
         async move {
             loop {
-                // Taken before accepting: beyond the bound, the operating system keeps them
-                // waiting.
-                let Ok(permit) = Arc::clone(&server.permits).acquire_owned().await else { return };
-                match listener.accept().await {
-                    Ok((accepted, address)) => {
-                        let peer = Peer { address, may_forward: !listener.has_tls() };
-                        let bounded = server.by_address.as_ref().filter(|_| !edge.believes(peer));
-                        let of_address = match bounded {
-                            Some(by_address) => match by_address.admit(network_prefix(address)) {
-                                Some(place) => Some(place),
-                                None => {
-                                    debug!(peer = %address, "too many connections from here");
-                                    continue;
-                                }
-                            },
-                            None => None,
-                        };
-                        let connection = Connection {
-                            server: Arc::clone(&server),
-                            peer,
-                            _open: open.subscribe(),
-                            _permit: permit,
-                            _counted: ConnectionGuard::new(),
-                            _of_address: of_address,
-                        };
-                        match accepted {
-                            Accepted::Tcp(stream) => tokio::spawn(connection.run(stream)),
-                            Accepted::Tls(stream, tls) => {
-                                tokio::spawn(connection.run_tls(stream, tls))
-                            }
-                            Accepted::Unix(stream) => tokio::spawn(connection.run_unix(stream)),
-                        };
-                    }
+                let (accepted, address) = match listener.accept().await {
+                    Ok(accepted) => accepted,
                     Err(error) => {
-                        warn!(%error, "cannot accept connections");
+                        server.say_short(&error.to_string());
                         sleep(limits::ACCEPT_RETRY).await;
+                        continue;
                     }
-                }
+                };
+                let peer = Peer { address, may_forward: !listener.has_tls() };
+                let bounded = server.by_address.as_ref().filter(|_| !edge.believes(peer));
+                let of_address = match bounded {
+                    Some(by_address) => match by_address.admit(network_prefix(address)) {
+                        Some(place) => Some(place),
+                        None => {
+                            debug!(peer = %address, "too many connections from here");
+                            continue;
+                        }
+                    },
+                    None => None,
+                };
+                // It is not served before, and no other one is accepted: beyond the bound, the
+                // operating system keeps them waiting.
+                let Some(permit) = server.place(&accepted).await else { return };
+                let connection = Connection {
+                    server: Arc::clone(&server),
+                    peer,
+                    _open: open.subscribe(),
+                    _permit: permit,
+                    _counted: ConnectionGuard::new(),
+                    _of_address: of_address,
+                };
+                match accepted {
+                    Accepted::Tcp(stream) => tokio::spawn(connection.run(stream)),
+                    Accepted::Tls(stream, tls) => tokio::spawn(connection.run_tls(stream, tls)),
+                    Accepted::Unix(stream) => tokio::spawn(connection.run_unix(stream)),
+                };
             }
         }
     });
@@ -150,6 +154,11 @@ pub(crate) async fn run_with<A: App>(
 /// What all connections share.
 struct Server {
     permits: Arc<Semaphore>,
+    /// Notified once for each connection that is to make room for another one. Those that wait for
+    /// a request hear it, the one that has waited for longest first.
+    room: Notify,
+    /// When it was last said that descriptors are short.
+    said_short: Mutex<Option<Instant>>,
     /// How many there are by address, if that is bounded.
     by_address: Option<Arc<ConnectionsByAddress>>,
     response_timeout: Duration,
@@ -200,6 +209,8 @@ impl Server {
         };
         Self {
             permits: Arc::new(Semaphore::new(edge.limits.max_connections)),
+            room: Notify::new(),
+            said_short: Mutex::default(),
             by_address: edge
                 .connections_by_address()
                 .map(|most| Arc::new(ConnectionsByAddress::new(most))),
@@ -211,6 +222,39 @@ impl Server {
             awake: Arc::default(),
             shutdown: edge.shutdown.clone(),
             cut,
+        }
+    }
+
+    /// A place for a connection. If there is none, one that waits for a request makes room; without
+    /// such a one, this waits. `None` if there never will be a place.
+    async fn place(&self, stream: &Accepted) -> Option<OwnedSemaphorePermit> {
+        let permit = match Arc::clone(&self.permits).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                self.room.notify_one();
+                let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
+                // If another one ended instead, nobody needs to make room any more.
+                let _ = self.room.notified().now_or_never();
+                permit
+            }
+        };
+        // The bound counts connections; what they and other parts have opened besides counts here.
+        let mut is_spare = descriptors::is_spare(stream, Purpose::Connection);
+        while !is_spare {
+            self.say_short("connections wait");
+            self.room.notify_one();
+            sleep(limits::DESCRIPTORS_RETRY).await;
+            is_spare = descriptors::has_spare(stream, Purpose::Connection);
+        }
+        Some(permit)
+    }
+
+    /// Logs that no connection can be accepted, once a minute at most.
+    fn say_short(&self, why: &str) {
+        let mut said = self.said_short.lock();
+        if said.is_none_or(|said| said.elapsed() >= limits::SHORTAGE_SAID) {
+            *said = Some(Instant::now());
+            warn!(why, "too few file descriptors: raise the limit (LimitNOFILE, ulimit -n)");
         }
     }
 }
@@ -253,6 +297,7 @@ impl Connection {
         let said = tokio::select! {
             said = timeout(server.header_timeout, stream.peek(&mut first)) => said,
             () = &mut stop => return,
+            () = server.room.notified() => return debug!("a silent connection makes room"),
         };
         match said {
             Err(_) => debug!("no request came on a connection"),
@@ -357,6 +402,7 @@ impl Connection {
             }
         });
         let mut stalled = pin!(streams.stalled(server.response_timeout));
+        let mut room = pin!(server.room.notified());
         let mut closing = false;
         loop {
             tokio::select! {
@@ -369,6 +415,11 @@ impl Connection {
                 }
                 () = &mut silent => return debug!("no request came on a connection"),
                 () = server.shutdown.given(), if !closing => {
+                    closing = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                // Requests in progress are answered before.
+                () = &mut room, if !closing => {
                     closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
@@ -495,6 +546,7 @@ impl Connection {
                 said.ok()?.ok()?
             }
             () = stop => None,
+            () = self.server.room.notified() => None,
         }
     }
 
@@ -572,16 +624,15 @@ impl Service<Request<Incoming>> for Http1Service {
 /// The head of a request, on its way around warp: to be taken once. What warp is given it keeps
 /// until the request is answered, and the head is a part of what hyper reads into.
 #[derive(Clone)]
-struct HyperHead(Arc<Mutex<Option<(Uri, HeaderMap)>>>, Peer);
+struct HyperHead(Arc<Mutex<Option<(Uri, HeaderMap)>>>, Peer, Version);
 
 impl HyperHead {
     fn take_from(request: Request<RequestBody>, peer: Peer) -> Request<RequestBody> {
         let (parts, body) = request.into_parts();
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
-        request
-            .extensions_mut()
-            .insert(Self(Arc::new(Mutex::new(Some((parts.uri, parts.headers)))), peer));
+        let head = Arc::new(Mutex::new(Some((parts.uri, parts.headers))));
+        request.extensions_mut().insert(Self(head, peer, parts.version));
         request
     }
 }
@@ -592,13 +643,13 @@ fn filter<A: App>(
     beside: Option<Arc<Edge<A>>>,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone {
     warp::method().and(warp::ext::get::<HyperHead>()).and(warp::body::stream()).then(
-        move |method: Method, HyperHead(head, peer): HyperHead, body| {
+        move |method: Method, HyperHead(head, peer, version): HyperHead, body| {
             let (uri, headers) = head.lock().take().unwrap_or_default();
             let beside = beside
                 .as_ref()
                 .filter(|beside| !edge.has_path(uri.path()) && beside.has_path(uri.path()));
             let edge = Arc::clone(beside.unwrap_or(&edge));
-            async move { edge.answer(Inbound { method, uri, headers, peer, body }).await }
+            async move { edge.answer(Inbound { method, uri, headers, peer, version, body }).await }
         },
     )
 }

@@ -9,7 +9,7 @@ use std::{collections::HashMap, net::IpAddr, num::NonZeroU32, time::Duration};
 use ruma::{OwnedServerName, OwnedUserId, ServerName};
 use serde::{Deserialize, Serialize};
 
-use super::{ApiError, Class, ErrorCode, Session};
+use super::{ApiError, Class, ErrorCode, LoginRefusal, Session, refused_login};
 use logcabin_base::{
     metrics::metrics,
     rate::{Limiter, Rate, network_prefix},
@@ -103,10 +103,15 @@ impl Throttle {
             service: None,
         });
         // What exceeds the limits here was allowed there.
-        let _ = match bytes {
-            Some(bytes) => self.check_written(class, session.as_ref(), client, bytes),
-            None => self.check(class, session.as_ref(), client),
-        };
+        match (bytes, &self.0) {
+            (Some(bytes), _) => {
+                let _ = self.check_written(class, session.as_ref(), client, bytes);
+            }
+            (None, Some(limiters)) => {
+                let _ = limiters.take(class, session.as_ref(), client);
+            }
+            (None, None) => {}
+        }
     }
 
     /// The limiters that the configuration asks for.
@@ -139,6 +144,10 @@ impl Throttle {
         let Some(limiters) = &self.0 else { return Ok(()) };
         limiters.take(class, session, client).map_err(|wait| {
             refused(class);
+            if class == Class::Login {
+                let user = session.map(|session| session.user_id.as_str());
+                refused_login(client, user, LoginRefusal::Rate);
+            }
             ApiError::limit_exceeded(wait)
         })
     }

@@ -28,6 +28,7 @@
 
 mod check;
 mod prune;
+mod status;
 mod take;
 pub mod verified;
 
@@ -39,6 +40,7 @@ use std::{
 
 pub use check::{BackupCheck, CheckedBackup, check};
 pub use prune::{Pruned, Retention, prune};
+pub use status::{BackupStatus, backup_status, note_completed, note_verified};
 pub use take::{NewBackup, Options, take};
 
 use crate::source::{ManifestError, SourceError};

@@ -23,6 +23,7 @@ pub mod du;
 mod key_holder;
 pub mod moment;
 pub mod nearby;
+mod paragraphs;
 pub mod progress;
 pub mod query;
 mod render;
@@ -33,6 +34,7 @@ pub mod select;
 pub mod step;
 pub mod terminal;
 mod unread;
+mod user_view;
 pub mod why;
 
 pub use crate::source::{Source, SourceError};

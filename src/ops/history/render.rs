@@ -11,12 +11,13 @@ use super::{
     check::{Outcome, Report},
     diff::Diff,
     du::{NamedSize, RecordTotals, Usage},
+    paragraphs::{differing, hanging, paragraph},
     query::{ErasureView, EventRow, RecordView, RoomRow, Stats, UserRow},
-    rows::{AliasRow, DeviceRow, MediaRow, MemberRow, PusherRow, TokenRow, UserView},
+    rows::{AliasRow, DeviceRow, MediaRow, MemberRow, PusherRow, TokenRow},
     step::Step,
     terminal::{
         BLUE, BOLD, CYAN, ColumnLayout, DIM, GREEN, Layout, MAGENTA, PLAIN, RED, Table, YELLOW,
-        bytes, clean, cut, grouped, pad, width,
+        bytes, clean, cut, grouped, pad, width, wrapped,
     },
 };
 use logcabin_record::{
@@ -245,23 +246,30 @@ pub(super) fn why(steps: &[Step], look: &Layout) -> String {
             look.paint(DIM, &from)
         );
         let indent = " ".repeat(OFFSET + 2);
-        let left = look.left(OFFSET + 2 + 8);
-        let _ = writeln!(out, "{indent}{}", cut(&clean(&step.text), look.left(OFFSET + 2)));
+        paragraph(&indent, &clean(&step.text), PLAIN, look, &mut out);
         let shown = |value: &Option<Value>| match value {
-            Some(value) => cut(&clean(&value.to_string()), left),
+            Some(value) => clean(&value.to_string()),
             None => "(nothing)".to_owned(),
         };
+        let (before, after) = (shown(&step.before), shown(&step.after));
+        let mut named = |name: &str, style: Style, text: &str| {
+            let first = format!("{indent}{} ", look.paint(style, name));
+            hanging(&first, indent.len() + width(name) + 1, text, PLAIN, look, &mut out);
+        };
         if step.before == step.after {
-            let _ = writeln!(out, "{indent}{} {}", look.paint(DIM, "stays  "), shown(&step.after));
+            named("stays  ", DIM, &after);
         } else {
-            let _ = writeln!(out, "{indent}{} {}", look.paint(RED, "before "), shown(&step.before));
-            let _ =
-                writeln!(out, "{indent}{} {}", look.paint(GREEN, "after  "), shown(&step.after));
+            let fits = |text: &String| width(text) <= look.left(OFFSET + 2 + 8);
+            let (before, after) = match fits(&before) && fits(&after) {
+                true => (before, after),
+                false => differing(&before, &after),
+            };
+            named("before ", RED, &before);
+            named("after  ", GREEN, &after);
         }
         if let Some(resolution) = &step.resolution {
             for line in resolution.lines() {
-                let line = cut(&clean(&line), look.left(OFFSET + 2));
-                let _ = writeln!(out, "{indent}{}", look.paint(DIM, &line));
+                paragraph(&indent, &clean(&line), DIM, look, &mut out);
             }
         }
     }
@@ -396,9 +404,10 @@ pub(super) fn diff(diff: &Diff, look: &Layout) -> String {
         if used + width(&before) + width(&after) + 3 <= look.left(0) {
             let _ = writeln!(out, "{what}  {} → {after}", look.paint(DIM, &before));
         } else {
-            let left = look.left(6);
-            let _ = writeln!(out, "{what}\n    {}", look.paint(DIM, &cut(&before, left)));
-            let _ = writeln!(out, "  → {}", cut(&after, left));
+            let _ = writeln!(out, "{what}");
+            let (before, after) = differing(&before, &after);
+            paragraph("    ", &before, DIM, look, &mut out);
+            paragraph("  → ", &after, PLAIN, look, &mut out);
         }
     }
     if !diff.kinds.is_empty() {
@@ -420,7 +429,7 @@ pub(super) fn diff(diff: &Diff, look: &Layout) -> String {
 }
 
 /// A table, or a replacement for an empty one.
-fn table<T, const N: usize>(
+pub(super) fn table<T, const N: usize>(
     rows: &[T],
     look: &Layout,
     columns: &[(&'static str, ColumnLayout)],
@@ -550,14 +559,6 @@ pub(super) fn registration_tokens(tokens: &[TokenRow], look: &Layout) -> String 
             (token.expires.as_ref().map_or_else(String::new, |t| to_second(Some(t))), DIM),
         ]
     })
-}
-
-/// All details of an account.
-pub(super) fn user(user: &UserView, look: &Layout) -> String {
-    let mut out = heading(look, &user.user_id, None);
-    json(&serde_json::to_value(user).unwrap_or_default(), look, 1, &mut out);
-    out.push('\n');
-    out
 }
 
 pub(super) fn users(users: &[UserRow], look: &Layout) -> String {
@@ -771,21 +772,4 @@ pub(super) fn audit(audit: &Audit, look: &Layout) -> String {
     };
     let _ = writeln!(out, "{verdict}");
     out
-}
-
-/// `text` in lines of at most `columns`, broken at blanks.
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
 }

@@ -15,6 +15,7 @@ use super::{
     query::{self, History, RecordView},
     render,
     select::{Kinds, Selection},
+    user_view,
     why::{Subject, why},
 };
 use crate::source::Source;
@@ -289,7 +290,7 @@ fn as_of(
         }
         Target::Users => out.put_all(&history.users()?, render::users),
         Target::User { user: name } => {
-            out.put(&history.user(&history.user_id(name)?)?, render::user)
+            out.put(&history.user(&history.user_id(name)?)?, user_view::user)
         }
         Target::Devices { user: name } => {
             out.put_all(&history.devices(user(name)?.as_deref()), render::devices)

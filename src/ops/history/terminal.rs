@@ -90,6 +90,96 @@ pub fn cut(text: &str, columns: usize) -> String {
     kept
 }
 
+/// `text`, cut in its middle to `columns`: both ends of ids and paths tell something.
+pub fn cut_middle(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let left = columns.saturating_sub(1);
+    let end: Vec<char> = fitting(text.chars().rev(), left / 2);
+    let begin: Vec<char> = fitting(text.chars(), left - left / 2);
+    let middle = (columns > 0).then_some('…');
+    begin.into_iter().chain(middle).chain(end.into_iter().rev()).collect()
+}
+
+/// The first of `chars` that fit into `columns`.
+fn fitting(chars: impl Iterator<Item = char>, columns: usize) -> Vec<char> {
+    let mut used = 0;
+    let fits = |c: &char| {
+        used += c.width().unwrap_or(0);
+        used <= columns
+    };
+    chars.take_while(fits).collect()
+}
+
+/// `text` in lines of at most `columns`, broken at blanks, and within words that are longer.
+pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let columns = columns.max(1);
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        let mut used = width(&line);
+        for c in word.chars() {
+            let wide = c.width().unwrap_or(0);
+            if used + wide > columns && used > 0 {
+                lines.push(std::mem::take(&mut line));
+                used = 0;
+            }
+            line.push(c);
+            used += wide;
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+/// Rows of a table, with aligned columns. If `most` columns do not suffice, the widest cells are
+/// cut in their middle, but for those of the last column, which go on in the next line.
+pub fn aligned<const N: usize>(rows: &[[String; N]], most: Option<usize>) -> String {
+    let widest = |column: usize| rows.iter().map(|row| width(&row[column])).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..N).map(widest).collect();
+    if let Some(most) = most {
+        let gaps = 2 * N.saturating_sub(1);
+        let taken = widths.iter().sum::<usize>() + gaps;
+        for _ in most..taken {
+            let widest = widths.iter_mut().filter(|wide| **wide > LEAST_WIDTH).max();
+            let Some(widest) = widest else { break };
+            *widest -= 1;
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        let mut used = 0;
+        for (column, (cell, wide)) in row.iter().zip(&widths).enumerate() {
+            if column + 1 < N {
+                let cell = cut_middle(cell, *wide);
+                line += &cell;
+                line.extend(std::iter::repeat_n(' ', wide - width(&cell) + 2));
+                used += wide + 2;
+                continue;
+            }
+            for (index, part) in wrapped(cell, *wide).iter().enumerate() {
+                if index > 0 {
+                    text += line.trim_end();
+                    text.push('\n');
+                    line = " ".repeat(used);
+                }
+                line += part;
+            }
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 /// `text`, cut or padded to exactly `columns`.
 pub(super) fn pad(text: &str, columns: usize) -> String {
     let mut text = cut(text, columns);
@@ -258,6 +348,22 @@ mod tests {
         assert_eq!(cut("日本語", 4), "日…");
         assert_eq!(width(&pad("日本語", 9)), 9);
         assert_eq!(cut("ab", 0), "");
+    }
+
+    #[test]
+    fn wide_values_are_cut_in_the_middle_or_wrapped() {
+        assert_eq!(cut_middle("!abcdef:example.org", 11), "!abcd…e.org");
+        assert_eq!(cut_middle("short", 11), "short");
+        assert_eq!(width(&cut_middle("日本語日本語日本語", 7)), 7);
+        assert_eq!(wrapped("a bc defghij k", 4), ["a bc", "defg", "hij", "k"]);
+        let id = format!("!{}:example.org", "r".repeat(50));
+        let rows = [["ROOM", "WHY"].map(str::to_owned), [id.clone(), "because ".repeat(10)]];
+        let narrow = aligned(&rows, Some(60));
+        assert!(narrow.lines().all(|line| width(line) <= 60), "{narrow}");
+        assert_eq!(narrow.matches("because").count(), 10, "{narrow}");
+        assert!(narrow.contains("…"), "{narrow}");
+        let wide = aligned(&rows, None);
+        assert!(wide.lines().count() == 2 && wide.contains(&id), "{wide}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use super::Unreachable;
 use logcabin_base::{
     certificates,
     clock::random_bytes,
+    descriptors::{self, Purpose},
     limits,
     network::{Range, is_public},
 };
@@ -133,6 +134,10 @@ impl Dialer {
                     continue;
                 }
             };
+            if !descriptors::is_spare(&stream, Purpose::Request) {
+                let why = "too many files and connections are open here";
+                return Err(Unreachable::Connection(why.to_owned()));
+            }
             // Without it, requests are only slower.
             let _ = stream.set_nodelay(true);
             let shaking = self.tls.connect(target.certificate.clone(), stream);

@@ -474,3 +474,29 @@ fn a_provider_that_cannot_be_used_stops_the_start() {
         assert!(!output.status.success() && complained.contains(said), "{complained}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_refused_login_is_told_in_one_line() {
+    let server = TestServer::start_with(&[
+        ("LOGCABIN_HTTP_ACCESS_LOG", "combined"),
+        ("LOGCABIN_HTTP_ACCESS_LOG_TO", "stderr"),
+    ])
+    .await;
+    let ann = server.register("ann").await;
+    let mut wrong = by_password(&ann);
+    wrong["password"] = "hunter2".into();
+    login(&server.http(), wrong).await.refused(403, "M_FORBIDDEN");
+    let line = "WARN refused login address=127.0.0.1 user=\"@ann:e2e.test\" reason=\"password\"";
+    server.prints(line).await;
+    let mut mistaken = by_password(&ann);
+    mistaken["identifier"]["user"] = "my Secret!".into();
+    login(&server.http(), mistaken).await.refused(403, "M_FORBIDDEN");
+    server.prints("WARN refused login address=127.0.0.1 user=\"?\" reason=\"password\"").await;
+    login(&server.http(), by_token("guessed")).await.refused(403, "M_FORBIDDEN");
+    server.prints("WARN refused login address=127.0.0.1 user=\"?\" reason=\"token\"").await;
+    server.prints("\"POST /_matrix/client/v3/login HTTP/1.1\" 403").await;
+    let said = server.output();
+    for secret in ["hunter2", "Secret", "guessed"] {
+        assert!(!said.contains(secret), "{said}");
+    }
+}

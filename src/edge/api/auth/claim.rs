@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use ruma::{OwnedUserId, UserId, api::client::uiaa::UserIdentifier};
 
-use crate::http::{ApiError, ErrorCode};
+use crate::http::{ApiError, ErrorCode, LoginRefusal, refused_login};
 use logcabin_decide::account::RenewPassword;
 use logcabin_engine::Engine;
 use logcabin_record::{Offset, Origin, address as threepid, threepid::Threepid};
-use logcabin_service::passwords::{Guess, Passwords, Verdict};
+use logcabin_service::passwords::{Denied, Guess, Passwords, Verdict};
 
 /// The account that an identifier belongs to.
 pub(crate) fn find_account(engine: &Engine, threepid: &Threepid) -> Option<OwnedUserId> {
@@ -86,6 +86,43 @@ pub(in crate::api) async fn verified(
     claim: Claim,
     password: String,
 ) -> Result<(OwnedUserId, Offset), ApiError> {
+    let name = claim.name.clone();
+    let outcome = check(engine, passwords, client, claim, password).await;
+    let refused = |reason| refused_login(client, Some(&name), reason);
+    outcome.map_err(|failure| match failure {
+        WrongLogin::Wrong => {
+            refused(LoginRefusal::Password);
+            ApiError::forbidden("Wrong user name or password.")
+        }
+        WrongLogin::Deactivated => {
+            refused(LoginRefusal::Account);
+            ApiError::new(ErrorCode::UserDeactivated, "This account has been deactivated.")
+        }
+        WrongLogin::Unchecked(denied) => {
+            if matches!(denied, Denied::TooOften(_)) {
+                refused(LoginRefusal::Rate);
+            }
+            denied.into()
+        }
+    })
+}
+
+/// Why a password proves nothing.
+enum WrongLogin {
+    /// It is wrong, or there is no such user.
+    Wrong,
+    Deactivated,
+    /// It was not looked at.
+    Unchecked(Denied),
+}
+
+async fn check(
+    engine: &Engine,
+    passwords: &Passwords,
+    client: IpAddr,
+    claim: Claim,
+    password: String,
+) -> Result<(OwnedUserId, Offset), WrongLogin> {
     let Claim { name, user_id } = claim;
     let account = user_id.as_ref().and_then(|user_id| engine.state().accounts.get(user_id));
     let (stored, set) = account.map_or((None, Offset::ZERO), |account| {
@@ -93,15 +130,15 @@ pub(in crate::api) async fn verified(
         (account.password.latest().cloned().flatten(), account.password.last_change())
     });
     let guess = Guess { name: &name, client };
-    let verdict = passwords.check(guess, password, stored.clone()).await?;
+    let verdict = passwords.check(guess, password, stored.clone()).await;
+    let verdict = verdict.map_err(WrongLogin::Unchecked)?;
     // This is no secret: nobody else can have the name.
     if user_id.as_ref().is_some_and(|id| engine.state().accounts.is_deactivated(id)) {
-        let message = "This account has been deactivated.";
-        return Err(ApiError::new(ErrorCode::UserDeactivated, message));
+        return Err(WrongLogin::Deactivated);
     }
     let (Verdict::Right { renewed }, Some(user_id), Some(weaker)) = (verdict, user_id, stored)
     else {
-        return Err(ApiError::forbidden("Wrong user name or password."));
+        return Err(WrongLogin::Wrong);
     };
     if let Some(stronger) = renewed {
         let origin = Origin { user: user_id.as_str().into(), ..Origin::default() };

@@ -4,7 +4,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use ruma::{
-    OwnedUserId,
+    OwnedUserId, UserId,
     api::client::{
         session::{
             get_login_types::v3::{
@@ -32,7 +32,7 @@ use crate::{
         appservice::services::exclusive,
         server::Server,
     },
-    http::{ApiError, Appservice, Cx, Json},
+    http::{ApiError, Appservice, Cx, ErrorCode, Json, LoginRefusal, refused_login},
 };
 use logcabin_base::{
     clock::{Clock, millis},
@@ -118,10 +118,12 @@ pub(super) async fn login(
     let ProvenUser { user_id, password, token } = match request.login_info {
         LoginInfo::Password(password) => by_password(&cx.app, cx.client, password).await?,
         LoginInfo::Token(token) => {
-            by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token.token)?
+            by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token.token)
+                .inspect_err(|_| refused_login(cx.client, None, LoginRefusal::Token))?
         }
         LoginInfo::ApplicationService(info) => {
-            let user_id = by_application_service(&cx.app.engine, cx.caller.as_ref(), info)?;
+            let user_id = by_application_service(&cx.app.engine, cx.caller.as_ref(), info)
+                .inspect_err(|_| refused_login(cx.client, None, LoginRefusal::Appservice))?;
             ProvenUser { user_id, password: None, token: None }
         }
         other => {
@@ -138,12 +140,14 @@ pub(super) async fn login(
         tokens: tokens.hashes(),
         verified: password,
     };
-    match token {
+    let reason = token.is_some().then_some(LoginRefusal::Token);
+    let done = match token {
         Some(LoginToken { nonce, expires_ms, .. }) => {
-            cx.propose(LoginByToken { login, nonce, expires_ms }).await?.into_inner();
+            cx.propose(LoginByToken { login, nonce, expires_ms }).await
         }
-        None => cx.propose(login).await?.into_inner(),
-    }
+        None => cx.propose(login).await,
+    };
+    done.inspect_err(|error| refused_at_last(cx.client, &user_id, error, reason))?.into_inner();
 
     let tokens = tokens.told(&cx.app);
     session::begun(&cx.app, &tokens.access, cx.client).await;
@@ -206,40 +210,70 @@ pub(crate) async fn administrator(
     device_name: &str,
     lifetime: Duration,
 ) -> Result<String, ApiError> {
+    let reason = match &by {
+        LoginMethod::Password { .. } => None,
+        LoginMethod::Token(_) => Some(LoginRefusal::Token),
+        LoginMethod::Link(_) => Some(LoginRefusal::Link),
+    };
     let ProvenUser { user_id, password, token } = match by {
         LoginMethod::Password { user, password } => {
             let user = UserIdentifier::Matrix(MatrixUserIdentifier::new(user));
             by_password(&cx.app, cx.client, login_v3::Password::new(user, password)).await?
         }
         LoginMethod::Token(token) => {
-            by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token)?
+            by_token(cx.app.engine.clock(), &cx.app.signing.signer, &token)
+                .inspect_err(|_| refused_login(cx.client, None, LoginRefusal::Token))?
         }
-        LoginMethod::Link(link) => by_link(cx.app.engine.clock(), &cx.app.signing.signer, &link)?,
+        LoginMethod::Link(link) => by_link(cx.app.engine.clock(), &cx.app.signing.signer, &link)
+            .inspect_err(|_| refused_login(cx.client, None, LoginRefusal::Link))?,
     };
-    rights::may_log_in(&cx.app.engine, &user_id)?;
+    rights::may_log_in(&cx.app.engine, &user_id)
+        .inspect_err(|error| refused_at_last(cx.client, &user_id, error, None))?;
     let standing = cx.app.engine.state().accounts.standing(&user_id).unwrap_or_default();
     if !standing.admin {
+        refused_login(cx.client, Some(user_id.as_str()), LoginRefusal::Administrator);
         return Err(ApiError::forbidden("You do not administer this server."));
     }
     let now_ms = cx.app.engine.clock().now_ms();
     let lifetime_ms = millis(lifetime);
     let tokens = NewTokens::make(&cx.app, false).ending(Some(now_ms.saturating_add(lifetime_ms)));
     let login = Login {
-        user_id,
+        user_id: user_id.clone(),
         device_id: device_id_or_new(None)?,
         display_name: Some(device_name.to_owned()),
         tokens: tokens.hashes(),
         verified: password,
     };
-    match token {
+    let done = match token {
         Some(LoginToken { nonce, expires_ms, .. }) => {
-            cx.propose(LoginByToken { login, nonce, expires_ms }).await?.into_inner();
+            cx.propose(LoginByToken { login, nonce, expires_ms }).await
         }
-        None => cx.propose(login).await?.into_inner(),
-    }
+        None => cx.propose(login).await,
+    };
+    done.inspect_err(|error| refused_at_last(cx.client, &user_id, error, reason))?.into_inner();
     let tokens = tokens.told(&cx.app);
     session::begun(&cx.app, &tokens.access, cx.client).await;
     Ok(tokens.access)
+}
+
+/// Tells of a user who is proven and yet not logged in: because of the account, or because the
+/// proof, for which `reason` is, was used before.
+pub(crate) fn refused_at_last(
+    client: IpAddr,
+    user_id: &UserId,
+    error: &ApiError,
+    reason: Option<LoginRefusal>,
+) {
+    let reason = match error.code() {
+        ErrorCode::UserLocked | ErrorCode::UserDeactivated | ErrorCode::UserSuspended => {
+            Some(LoginRefusal::Account)
+        }
+        ErrorCode::Forbidden => Some(reason.unwrap_or(LoginRefusal::Password)),
+        _ => None,
+    };
+    if let Some(reason) = reason {
+        refused_login(client, Some(user_id.as_str()), reason);
+    }
 }
 
 /// Whom a link or a token to the console logs in, if it is good; it may have been used.

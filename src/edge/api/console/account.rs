@@ -12,7 +12,7 @@ use crate::{
         },
         server::Server,
     },
-    http::{ApiError, Cx, Reply, endpoint},
+    http::{ApiError, Cx, LoginRefusal, Reply, endpoint, refused_login},
 };
 use logcabin_base::limits;
 use logcabin_config as config;
@@ -49,6 +49,7 @@ pub(super) async fn arrive(cx: Cx<Server, ()>, request: SignInCallback) -> Resul
             see("/_logcabin/console")?.with_header(SET_COOKIE, cookie)
         }
         Err(error) if error.status().is_client_error() && error.retry_after().is_none() => {
+            refused_login(cx.client, None, LoginRefusal::Oauth);
             login::form(&cx.app, "", Some(&error))
         }
         Err(error) => return Err(error),

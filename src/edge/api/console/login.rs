@@ -23,7 +23,7 @@ use crate::{
         oauth::console_client,
         server::Server,
     },
-    http::{ApiError, Body, Cx, Received, Reply, endpoint},
+    http::{ApiError, Body, Cx, LoginRefusal, Received, Reply, endpoint, refused_login},
 };
 use logcabin_base::limits;
 use logcabin_config as config;
@@ -82,6 +82,8 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply
     };
     let Some(user_id) = login::who_may_enter(cx.app.engine.clock(), &cx.app.signing.signer, &by)
     else {
+        let reason = if name == "link" { LoginRefusal::Link } else { LoginRefusal::Token };
+        refused_login(cx.client, None, reason);
         let error = ApiError::forbidden("This link is not valid, or has expired.");
         return Ok(form(&cx.app, "", Some(&error)));
     };

@@ -12,6 +12,7 @@ use crate::{
     api::server::Server,
     http::{ApiError, ErrorCode, Reply},
 };
+use logcabin_base::limits;
 use logcabin_engine::Engine;
 use logcabin_media::{
     Download, DownloadError, FileLocation,
@@ -61,8 +62,10 @@ impl<'a> Serving<'a> {
 
     /// The response for a file that cannot be read.
     fn lost(&self, found: &ServedFile, error: DownloadError) -> ApiError {
-        if let DownloadError::Io(error) = error {
-            return ApiError::internal(error);
+        match error {
+            DownloadError::Io(error) => return ApiError::internal(error),
+            DownloadError::Busy => return ApiError::limit_exceeded(limits::ACCEPT_RETRY),
+            DownloadError::Missing | DownloadError::Damaged(_) => {}
         }
         match found {
             ServedFile::Copy(..) => {

@@ -21,7 +21,7 @@ use crate::{
         browser::page::{AnyBrowser, Page},
         server::Server,
     },
-    http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint},
+    http::{ApiError, Body, Cx, ErrorCode, LoginRefusal, Reply, endpoint, refused_login},
 };
 use logcabin_base::{
     clock::{millis, random_bytes, random_token},
@@ -169,6 +169,8 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LinkPage) -> Result<Reply,
     let reply = match found.filter(|request| request.answer.is_none()) {
         Some(found) => question(app, &visitor, &signed_in, &found, &given, &request.headers)?,
         None => {
+            let user = signed_in.user_id.as_str();
+            refused_login(cx.client, Some(user), LoginRefusal::Oauth);
             let why = "There is no such code, or it was used, or has expired.";
             entry(&app.config.server, Some(why), &given).status(StatusCode::NOT_FOUND).reply()
         }

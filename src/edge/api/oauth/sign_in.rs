@@ -25,6 +25,7 @@ use crate::{
     api::{
         auth::{
             claim::{Claim, verified},
+            login::refused_at_last,
             sso::{self, SsoPurpose},
         },
         browser::page::{AnyBrowser, Page},
@@ -183,11 +184,14 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
     app.auth.passwords.seen(&user_id, cx.client);
     let arrival = NewSignIn {
         verified: Some(set),
-        ..NewSignIn::of(&cx, &request.headers, user_id, SignedInBy::Password)
+        ..NewSignIn::of(&cx, &request.headers, user_id.clone(), SignedInBy::Password)
     };
     match browser::sign_in(app, arrival).await {
         Ok(cookie) => browser::go_on(&app.config.server, &next, cookie),
-        Err(error) if error.status().is_client_error() => Ok(wrong(error)),
+        Err(error) if error.status().is_client_error() => {
+            refused_at_last(cx.client, &user_id, &error, None);
+            Ok(wrong(error))
+        }
         Err(error) => Err(error),
     }
 }

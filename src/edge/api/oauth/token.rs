@@ -23,7 +23,7 @@ use crate::{
         },
         server::Server,
     },
-    http::{ApiError, Body, Cx, Reply, endpoint},
+    http::{ApiError, Body, Cx, LoginRefusal, Reply, endpoint, refused_login},
 };
 use logcabin_base::{clock::random_letters, limits, signed::Signer};
 use logcabin_decide::{
@@ -61,21 +61,38 @@ pub(super) async fn token(cx: Caller, request: Token) -> Result<Reply, ApiError>
 async fn exchange(cx: &Caller, headers: &HeaderMap) -> Result<Reply, Failure> {
     must_be_offered(&cx.app)?;
     let parameters = Parameters::read(&cx.body)?;
-    let client = authenticated(&cx.app.engine, &cx.app.oauth.clients, headers, &parameters)?;
+    let client = authenticated(&cx.app.engine, &cx.app.oauth.clients, headers, &parameters)
+        .map_err(Failure::from)
+        .inspect_err(|failure| told_of(cx, failure))?;
     let name = parameters.get("grant_type");
     let name = name.ok_or_else(|| Problem::request("`grant_type` is missing."))?;
     let unsupported = || Problem::new("unsupported_grant_type", "There is no such grant type.");
     let grant_type = GrantType::named(name).ok_or_else(unsupported)?;
     let registered = client.metadata.grant_types.contains(&grant_type);
     match grant_type {
-        GrantType::AuthorizationCode if registered => by_code(cx, &client, &parameters).await,
-        GrantType::DeviceCode if registered => by_device_code(cx, &client, &parameters).await,
+        GrantType::AuthorizationCode if registered => {
+            by_code(cx, &client, &parameters).await.inspect_err(|failure| told_of(cx, failure))
+        }
+        GrantType::DeviceCode if registered => {
+            let given = by_device_code(cx, &client, &parameters).await;
+            given.inspect_err(|failure| told_of(cx, failure))
+        }
         // Everything that is granted can be refreshed.
         GrantType::RefreshToken => by_refresh_token(cx, &client, &parameters).await,
         _ => {
             let why = "The client is not registered for this grant type.";
             Err(Problem::new("unauthorized_client", why).into())
         }
+    }
+}
+
+/// Tells of a code or of a client's secret that is not valid. Refresh tokens become invalid in the
+/// ordinary course of things, and are no logins.
+fn told_of(cx: &Caller, failure: &Failure) {
+    if let Failure::Problem(problem) = failure
+        && matches!(problem.code, "invalid_grant" | "invalid_client")
+    {
+        refused_login(cx.client, None, LoginRefusal::Oauth);
     }
 }
 

@@ -38,7 +38,7 @@ use crate::{
         oauth,
         server::Server,
     },
-    http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
+    http::{ApiError, Cx, ErrorCode, Json, LoginRefusal, Reply, endpoint, refused_login},
 };
 use logcabin_base::clock::random_token;
 use logcabin_decide::{
@@ -143,7 +143,12 @@ pub(super) async fn come_back(cx: Cx<Server, ()>, request: Callback) -> Result<R
     match arrive(&cx, &request.headers, &state).await {
         // It may have the cookie of a browser that is signed in now.
         Ok(reply) => Ok(reply.and_header(SET_COOKIE, forget)),
-        Err(error) => Err(error.with_header(SET_COOKIE, forget)),
+        Err(error) => {
+            if error.status().is_client_error() && error.retry_after().is_none() {
+                refused_login(cx.client, None, LoginRefusal::Sso);
+            }
+            Err(error.with_header(SET_COOKIE, forget))
+        }
     }
 }
 

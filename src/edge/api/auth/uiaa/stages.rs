@@ -20,7 +20,7 @@ use crate::{
         },
         server::{Outside, Server},
     },
-    http::{ApiError, Caller as _, ErrorCode, Session},
+    http::{ApiError, Caller as _, ErrorCode, LoginRefusal, Session, refused_login},
 };
 use logcabin_config as config;
 use logcabin_decide::threepid::SpendValidation;
@@ -251,6 +251,7 @@ async fn password(
     if claim.user_id.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
         // An unknown identifier is 403, whatever the password. So is that of another user, so that
         // the existence of accounts is not revealed.
+        refused_login(facts.client, None, LoginRefusal::Password);
         return Err(ApiError::forbidden("Wrong user name or password.").into());
     }
     match verified(engine, passwords, facts.client, claim, given.password.clone()).await {

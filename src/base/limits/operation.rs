@@ -1,0 +1,44 @@
+//! Limits that keep a server in operation: file descriptors, and lines of its log output.
+
+use std::time::Duration;
+
+use crate::rate::Rate;
+
+/// The limit on file descriptors to which a server raises its own: more than the largest
+/// `http.max_connections` needs.
+pub const DESCRIPTORS: u64 = 1 << 21;
+
+/// File descriptors that are kept from connections: a quarter of the limit, within these bounds.
+/// Half of them are kept from downloads and requests to other homeservers, too.
+pub const DESCRIPTORS_KEPT: (u64, u64) = (32, 1024);
+
+/// File descriptors that a server has open without any connection: the runtime, the log and its
+/// archive, the search index, the admin socket.
+pub const DESCRIPTORS_OWN: u64 = 64;
+
+/// How often a server that is short of file descriptors looks whether it has some again.
+pub const DESCRIPTORS_RETRY: Duration = Duration::from_millis(10);
+
+/// How often a server says that it is short of them.
+pub const SHORTAGE_SAID: Duration = Duration::from_secs(60);
+
+/// Requests to other services, push gateways or identity servers for example, that are under way at
+/// once; fewer where file descriptors are few.
+pub const OUTBOUND_AT_ONCE: usize = 256;
+
+/// Idle connections to one service that are kept for its next request, and for how long.
+pub const OUTBOUND_IDLE: (usize, Duration) = (8, Duration::from_secs(30));
+
+/// Lines of the log about refused logins from one address: more than a program that bans addresses
+/// waits for.
+pub const REFUSED_LOGIN_LINES: Rate = Rate::per_minute(30, 60);
+
+/// The same from all addresses together: at some 120 bytes, 100 MB in a day at most.
+pub const ALL_REFUSED_LOGIN_LINES: Rate = Rate::per_second(10, 1000);
+
+/// Lines of the access log that wait to be written. Beyond it they are dropped, so that a slow disk
+/// delays no request.
+pub const ACCESS_LINES: usize = 4096;
+
+/// A header or a path in a line of the access log, in bytes.
+pub const ACCESS_FIELD_BYTES: usize = 256;
