@@ -655,13 +655,6 @@ pub const SEEN_TICK: Duration = Duration::from_secs(60);
 /// Devices whose last use is recorded together.
 pub const SEEN_BATCH: usize = 256;
 
-/// How long a server that stops may take to record the last uses. A cluster without a quorum would
-/// take forever.
-pub const SEEN_LAST: Duration = Duration::from_secs(5);
-
-/// The length to which a client's user agent is cut.
-pub const AGENT_BYTES: usize = 256;
-
 /// How long an OpenID token is valid. Its recipient uses it at once.
 pub const OPENID_TOKEN: Duration = Duration::from_secs(3600);
 

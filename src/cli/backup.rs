@@ -187,8 +187,9 @@ fn list(all: &Backups) -> String {
 
 /// Verify backups: every byte, the hash chain and the signatures
 ///
-/// Exits with 0 if everything is intact, 1 if there is a fault, 2 if nothing could be checked. If all
-/// backups of a data directory (--of) are intact, the time is noted there, for metrics and alerts.
+/// Exits with 0 if everything is intact, 1 if there is a fault, 2 if nothing could be checked. If
+/// all backups of a data directory (--of) are intact, the time is noted there, for metrics and
+/// alerts.
 #[derive(Debug, clap::Args)]
 pub(super) struct VerifyBackup {
     /// The directory of the backups

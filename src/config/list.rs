@@ -27,15 +27,14 @@ settings! {
         /// The prefix of the API's paths.
         prefixes: Vec<PathPrefix> = vec![PathPrefix::new("/_svc"), PathPrefix::new("/_matrix")];
         /// The address at which clients reach this server, which /.well-known/matrix/client tells
-        /// them. "auto" is, with HTTPS of its own, the first of `acme.domains`, or else the server's
-        /// name; without, it is the first address of `bind`, with http, or nothing if that does not
-        /// work on other machines (0.0.0.0, or a loopback address behind a proxy).
+        /// them. "auto" is, with HTTPS of its own, the first of `acme.domains`, or else the
+        /// server's name; without, it is the first address of `bind`, with http, or nothing if that
+        /// does not work on other machines (0.0.0.0, or a loopback address behind a proxy).
         public_url: PublicUrl = PublicUrl::Auto;
         /// Whether /.well-known/matrix/client and login responses tell clients how to reach this
         /// server. Otherwise the former returns 404, and the latter leave it out.
         discovery: bool = true;
-        /// The identity server that clients are told together with this server's address; "off" for
-        /// none.
+        /// The identity server that clients are told with this server's address; "off" for none.
         identity_server: Option<BaseUrl> = None;
         /// How to contact the administrators. Shown at /.well-known/matrix/support and to users at
         /// a limit of the server. With "none", users are referred to the domain's postmaster.
@@ -70,13 +69,11 @@ settings! {
     acme: Acme {
         /// Whether to get a certificate. With this you agree to the authority's terms of service.
         enabled: bool = false;
-        /// The names of the certificate, the one for clients first; an empty list means the
-        /// server's name alone.
+        /// The names of the certificate, that for clients first; none means the server's name.
         domains: List<HostName> = List::default();
         /// Mail addresses at which the authority may reach you.
         contact: List<String> = List::default();
-        /// The authority. For tries there is
-        /// "https://acme-staging-v02.api.letsencrypt.org/directory", which nobody trusts.
+        /// The authority; "https://acme-staging-v02.api.letsencrypt.org/directory" is for tries.
         directory: WebUrl = WebUrl::new("https://acme-v02.api.letsencrypt.org/directory");
         /// A file with certificates (PEM) that are trusted for `directory`, too; "off" for none.
         ca: Option<FilePath> = None;
@@ -305,9 +302,8 @@ settings! {
         /// Seconds after which a connection is closed if the client does not read its response.
         /// They count from the last bytes that the client read.
         response_timeout_seconds: u64 = 30, in 1..=3600;
-        /// Open connections; every waiting sync over HTTP/1.1 is one. Beyond it, a further one closes
-        /// the one that has waited longest for its next request, or waits to be accepted if there
-        /// is none. Fewer if the limit on file descriptors is low.
+        /// Open connections. Beyond it, a new one closes the one that has waited longest for its
+        /// next request, or waits itself. Fewer if the limit on file descriptors is low.
         max_connections: usize = 20_000, in 1..=1_000_000;
         /// Open connections from one address (for IPv6, from one /64); further ones are closed.
         /// Never more than half of `max_connections`. With `server.trust_forwarded_for`,
@@ -327,12 +323,9 @@ settings! {
         body_memory_bytes: u64 = 96 * 1024 * 1024, in 16_777_216..=1_099_511_627_776;
         /// Whether long responses are compressed (zstd, gzip) for clients that support it.
         compression: bool = true;
-        /// A line for each answered request, without queries, tokens and bodies: who asked for which
-        /// endpoint, and how it was answered. It names users and addresses; check how long you may
-        /// keep it.
+        /// A line for each request, without queries and bodies. It names users and addresses.
         access_log: Option<AccessFormat> = None;
-        /// Where these lines go. A file is only ever appended to, so `logrotate` needs
-        /// `copytruncate`.
+        /// Where these lines go. A file is only appended to: rotate it with `copytruncate`.
         access_log_to: AccessLogTo = AccessLogTo::Stderr;
         /// Seconds that requests in progress get to finish when the server stops.
         shutdown_seconds: u64 = 10, in 0..=600;
@@ -574,9 +567,8 @@ settings! {
         enabled: bool = false;
         /// The addresses to listen on for other homeservers; Unix sockets have no TLS.
         bind: List<Bind> = List(vec![Bind::Tcp(SocketAddr::from(([0, 0, 0, 0], 8448)))]);
-        /// Whether other homeservers are also served where clients are, at `tls.bind` and
-        /// `server.bind`: one port 443 for all. `delegate` then names it, such as
-        /// "matrix.example.org:443", and `bind` may be empty.
+        /// Whether other homeservers are also served at `tls.bind` and `server.bind`: one port 443
+        /// for all, which `delegate` names. `bind` may then be empty.
         at_client_addresses: bool = false;
         /// A file with the certificate for the server's name and those of the authorities between
         /// it and a known one (PEM). It is read again when it changes. "off" is the certificate of
@@ -701,8 +693,7 @@ settings! {
     /// Uploaded files, and previews of pages.
     media: Media {
         /// The directory of the uploaded files. The nodes of a cluster need one that all of them
-        /// can reach; nobody else may have it. "auto" is the directory `media` in the data
-        /// directory.
+        /// can reach. "auto" is the directory `media` in the data directory.
         dir: MediaDir = MediaDir::Auto;
         /// The largest file that can be uploaded, in bytes.
         max_upload_bytes: u64 = 100 * 1024 * 1024, in 1..=1_099_511_627_776;

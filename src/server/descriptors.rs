@@ -75,7 +75,7 @@ mod tests {
         assert!((100..=160).contains(&few), "{few}");
         assert_eq!(places(16, &config).clients, 1, "there is always one");
         config.federation.enabled = true;
-        config.federation.bind = vec!["127.0.0.1:8448".parse().unwrap()];
+        config.federation.bind = Config::default().federation.bind;
         let Places { clients, servers } = places(1024, &config);
         assert!(servers * 2 < clients && clients + servers < 1024 - 256, "{clients}, {servers}");
         assert_eq!(places(1 << 20, &config), Places { clients: wanted, servers: wanted });

@@ -1,5 +1,5 @@
-//! `logcabin doctor` and `logcabin status`: each thing that is broken is found, nothing is called well
-//! that nobody looked at, and the console shows the same.
+//! `logcabin doctor` and `logcabin status`: each thing that is broken is found, nothing is called
+//! well that nobody looked at, and the console shows the same.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

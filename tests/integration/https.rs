@@ -1,5 +1,5 @@
-//! HTTPS by the server itself, by its own files and by an authority; Unix sockets; and what a running
-//! server takes over at SIGHUP.
+//! HTTPS by the server itself, by its own files and by an authority; Unix sockets; and what a
+//! running server takes over at SIGHUP.
 
 mod acme;
 mod reload;

@@ -11,7 +11,8 @@
 //! - `console`: the pages for administrators, also in Chromium.
 //! - `console_plots`: what the console draws agrees with what there is.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
-//! - `doctor`: what is wrong with a server is found, and nothing is called well that nobody looked at.
+//! - `doctor`: what is wrong with a server is found, and nothing is called well that nobody looked
+//!   at.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.

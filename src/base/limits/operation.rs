@@ -42,3 +42,10 @@ pub const ACCESS_LINES: usize = 4096;
 
 /// A header or a path in a line of the access log, in bytes.
 pub const ACCESS_FIELD_BYTES: usize = 256;
+
+/// How long a server that stops may take to record the last uses. A cluster without a quorum would
+/// take forever.
+pub const SEEN_LAST: Duration = Duration::from_secs(5);
+
+/// The length to which a client's user agent is cut.
+pub const AGENT_BYTES: usize = 256;

@@ -15,8 +15,8 @@ use logcabin_log::nats::{NatsError, NatsLog, Patience, delete_stream, patiently}
 use logcabin_media::shared_store::{Contents, SharedStore};
 use logcabin_record::command::FileHash;
 
-/// The files of a cluster, each under its hash in hex. For a moment after the bucket was created, and
-/// while its servers elect a leader, nobody answers for it: putting and fetching wait for that.
+/// The files of a cluster, each under its hash in hex. For a moment after the bucket was created,
+/// and while its servers elect a leader, nobody answers for it: putting and fetching wait for that.
 pub struct Files {
     bucket: ObjectStore,
     clock: Clock,

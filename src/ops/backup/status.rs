@@ -19,7 +19,8 @@ const NAME: &str = "backup-status.json";
 pub struct BackupStatus {
     /// When the last backup was completed, in milliseconds since the Unix epoch.
     pub completed_ms: Option<u64>,
-    /// When all backups of a directory were last found intact, in milliseconds since the Unix epoch.
+    /// When all backups of a directory were last found intact, in milliseconds since the Unix
+    /// epoch.
     pub verified_ms: Option<u64>,
     /// The directory of the backups that this was noted of last.
     pub path: Option<PathBuf>,

@@ -2,8 +2,8 @@
 //!
 //! Each subject has a file: it gathers facts, and judges them in a function without I/O. A check
 //! that cannot be made says so and why ([`Level::Unknown`]): what only a running server knows, on a
-//! stopped one, and whether others reach this server, without another one that was asked. Nothing is
-//! ever well merely because nobody looked.
+//! stopped one, and whether others reach this server, without another one that was asked. Nothing
+//! is ever well merely because nobody looked.
 
 mod backups;
 mod clock;

@@ -91,7 +91,7 @@ pub fn cut(text: &str, columns: usize) -> String {
 }
 
 /// `text`, cut in its middle to `columns`: both ends of ids and paths tell something.
-pub fn cut_middle(text: &str, columns: usize) -> String {
+fn cut_middle(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
     }

@@ -225,8 +225,8 @@ fn validity(pem: &str) -> Option<Validity> {
     certificates::validity(&first)
 }
 
-/// When a certificate is renewed, in seconds since the Unix epoch: when a third of its time is left,
-/// and up to a fiftieth earlier, so that not all servers come at once.
+/// When a certificate is renewed, in seconds since the Unix epoch: when a third of its time is
+/// left, and up to a fiftieth earlier, so that not all servers come at once.
 fn renewal_s(Validity { from_s, until_s }: Validity, jitter: f64) -> i64 {
     let lifetime = until_s.saturating_sub(from_s).max(0);
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "seconds")]

@@ -1,0 +1,40 @@
+//! The bound of open connections.
+
+use super::*;
+
+/// A server that lets one connection be open.
+async fn of_one_connection() -> Running {
+    Running::configured(|config| {
+        config.rate_limits.enabled = false;
+        config.http.max_connections = 1;
+    })
+    .await
+}
+
+#[tokio::test]
+async fn connections_beyond_the_bound_wait() {
+    let server = of_one_connection().await;
+    let request = "GET /_svc/client/versions HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut first = TcpStream::connect(server.address).await.unwrap();
+    first.write_all(get("/wait/59000").as_bytes()).await.unwrap();
+    let mut second = TcpStream::connect(server.address).await.unwrap();
+    let waiting = tokio::time::timeout(Duration::from_millis(200), exchange(&mut second, request));
+    assert!(waiting.await.is_err());
+    drop(first);
+    let mut buffer = [0; 12];
+    second.read_exact(&mut buffer).await.unwrap();
+    assert_eq!(&buffer, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn a_connection_without_a_request_makes_room_for_another() {
+    let server = of_one_connection().await;
+    let request = "GET /_svc/client/versions HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    assert!(exchange(&mut idle, request).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(silent.read(&mut [0]).await.unwrap_or(0), 0, "it was closed");
+    let mut third = TcpStream::connect(server.address).await.unwrap();
+    assert!(exchange(&mut third, request).await.starts_with("HTTP/1.1 200"));
+    assert_eq!(idle.read(&mut [0]).await.unwrap_or(0), 0, "it was closed");
+}
