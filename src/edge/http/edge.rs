@@ -222,7 +222,8 @@ impl<A: App> Edge<A> {
         let server = unread.server.take();
         let logged = unread.entry.take().map(|entry| {
             let user = recipient.as_ref().and_then(|recipient| recipient.user.as_deref());
-            let user = user.map(UserId::as_str).or(server.as_deref().map(ServerName::as_str));
+            let user =
+                user.map(UserId::as_str).or_else(|| server.as_deref().map(ServerName::as_str));
             (entry, user.map(str::to_owned))
         });
         unread.drain().await;

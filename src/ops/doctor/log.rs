@@ -50,7 +50,7 @@ fn writes(of: &Subject<'_>) -> Writes {
     match of.running.map(|running| running.log.refusal()) {
         None => Writes::Unknown(STOPPED.to_owned()),
         Some(None | Some(AppendError::Closed)) => Writes::Taken,
-        Some(Some(AppendError::Full(reason))) => Writes::Full(reason.to_string()),
+        Some(Some(AppendError::Full(reason))) => Writes::Full(reason),
         Some(Some(error)) => Writes::Failed(error.to_string()),
     }
 }

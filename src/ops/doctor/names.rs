@@ -183,7 +183,7 @@ mod tests {
             (Some(&one), Ok(one.clone()), Level::Ok),
             (Some(&one), Ok(other.clone()), Level::Error),
             (Some(&one), none(), Level::Error),
-            (None, Ok(other.clone()), Level::Warning),
+            (None, Ok(other), Level::Warning),
             (None, none(), Level::Ok),
         ] {
             assert_eq!(delegation(delegate, &found).level, level, "{delegate:?} {found:?}");
