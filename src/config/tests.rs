@@ -138,7 +138,7 @@ fn unknown_keys_are_refused_with_what_there_is() {
     assert!(error.contains("bind, name, data_dir"), "{error}");
     let error = file("\n[severs]\n").unwrap_err().to_string();
     assert!(error.starts_with("logcabin.toml:2: "), "{error}");
-    assert!(error.contains("[server], [registration]"), "{error}");
+    assert!(error.contains("[server], [tls], [acme], [registration]"), "{error}");
     assert!(file("bind = 1").unwrap_err().to_string().contains("`bind`"));
     let error = env("LOGCABIN_SERVER_BNID", "x").unwrap_err().to_string();
     assert!(error.contains("LOGCABIN_SERVER_BNID"), "{error}");
@@ -228,8 +228,9 @@ const NO_SECRETS: [&str; 12] = [
     "rate_limits.key_backups",
     "quotas.key_backups",
     "quotas.room_key_bytes",
-    // A file, which the server watches.
+    // Files, which the server watches.
     "federation.certificate_key",
+    "tls.certificate_key",
 ];
 
 #[test]

@@ -141,7 +141,9 @@ mod tests {
         let limits = concat!(
             include_str!("../../base/limits.rs"),
             include_str!("../../base/limits/bodies.rs"),
+            include_str!("../../base/limits/doctor.rs"),
             include_str!("../../base/limits/federation.rs"),
+            include_str!("../../base/limits/operation.rs"),
             include_str!("../../base/limits/origins.rs")
         );
         let settings = include_str!("../../config/list.rs");

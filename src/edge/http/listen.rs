@@ -163,6 +163,9 @@ mod tests {
         let refused = Listener::bind_unix(&path).map(drop).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
 
+        // The look whether somebody listens was a connection, too.
+        drop(listener.accept().await.unwrap());
+
         let mut client = UnixStream::connect(&path).await.unwrap();
         client.write_all(b"hello").await.unwrap();
         let (accepted, address) = listener.accept().await.unwrap();

@@ -97,7 +97,8 @@ fn cut_middle(text: &str, columns: usize) -> String {
     }
     let left = columns.saturating_sub(1);
     let end: Vec<char> = fitting(text.chars().rev(), left / 2);
-    let begin: Vec<char> = fitting(text.chars(), left - left / 2);
+    let used: usize = end.iter().filter_map(|c| c.width()).sum();
+    let begin: Vec<char> = fitting(text.chars(), left - used);
     let middle = (columns > 0).then_some('…');
     begin.into_iter().chain(middle).chain(end.into_iter().rev()).collect()
 }

@@ -218,6 +218,8 @@ async fn files_are_removed_one_by_one_by_user_and_by_age() {
     let words = history(&data_dir);
     assert!(words.contains("did so because: not ours"), "{words}");
     assert_verifies(&data_dir);
-    // Deleting files causes no warnings.
-    assert!(!server.output().contains("WARN"), "{}", server.output());
+    // Deleting files causes no warnings. The machine may have too low a limit.
+    let output = server.output();
+    let is_warning = |line: &&str| line.contains("WARN") && !line.contains("file descriptors");
+    assert_eq!(output.lines().find(is_warning), None);
 }
