@@ -386,8 +386,10 @@ async fn wait_until_gone(dirs: &[PathBuf], text: &str) {
 async fn a_restore_to_an_earlier_moment_keeps_what_must_not_be_rewound() {
     const SECRET: &str = "the-eagle-has-landed";
     const SCOLDED: &str = "the-eagle-was-scolded";
-    let settings =
-        [("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"), ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1")];
+    // A later use of a device supersedes the earlier one, which is then not in its old state.
+    let settings = ["ERASURE_REDACTED_AFTER", "DEVICES_NOTE_LAST_SEEN", "ERASURE_SWEEP"];
+    let settings = settings.map(|name| format!("LOGCABIN_{name}_SECONDS"));
+    let settings: Vec<_> = settings.iter().map(String::as_str).zip(["0", "0", "1"]).collect();
     let mut server = TestServer::start_with(&settings).await;
     let (mut ann, mut bob) = (server.register("ann").await, server.register("bob").await);
     let mut second = User::login(&server.http(), "ann", PASSWORD).await;
