@@ -73,7 +73,7 @@ settings! {
         domains: List<HostName> = List::default();
         /// Mail addresses at which the authority may reach you.
         contact: List<String> = List::default();
-        /// The authority; "https://acme-staging-v02.api.letsencrypt.org/directory" is for tries.
+        /// The authority; the host `acme-staging-v02.api.letsencrypt.org` is for tries.
         directory: WebUrl = WebUrl::new("https://acme-v02.api.letsencrypt.org/directory");
         /// A file with certificates (PEM) that are trusted for `directory`, too; "off" for none.
         ca: Option<FilePath> = None;
