@@ -15,17 +15,24 @@ use logcabin_base::{
     shutdown::Shutdown,
     token_key,
 };
+#[cfg(feature = "nats")]
 use logcabin_cluster::nats::{Files, NodeIdentity, Nodes};
 use logcabin_config::Config;
+#[cfg(feature = "nats")]
 use logcabin_config::MediaDir;
+#[cfg(feature = "nats")]
 use logcabin_engine as engine;
 use logcabin_log::{Log, store::SledLog};
+#[cfg(feature = "nats")]
 use logcabin_log::{
     StreamHeads,
     nats::{NatsLog, NatsOptions},
 };
+#[cfg(feature = "nats")]
 use logcabin_media::shared_store::SharedStore;
+#[cfg(feature = "nats")]
 use logcabin_outside::outbound::{Outbound, OutboundRequest};
+#[cfg(feature = "nats")]
 use logcabin_record::Offset;
 
 /// The log, before anything is read from it.

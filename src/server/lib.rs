@@ -62,7 +62,7 @@ use logcabin_snapshot as snapshot;
 /// Why a server cannot run.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    #[error("cannot listen on {address} (`{setting}`): {source}{}", of_port(.source))]
+    #[error("cannot listen on {address} (`{setting}`): {source}{}", hint(.address, .source))]
     Bind { setting: &'static str, address: Bind, source: io::Error },
     /// Settings contradict each other.
     #[error(transparent)]
@@ -339,9 +339,10 @@ impl Listening {
     }
 }
 
-/// What to do about a port that cannot be had.
-fn of_port(error: &io::Error) -> &'static str {
+/// What to do about an address that cannot be had.
+fn hint(address: &Bind, error: &io::Error) -> &'static str {
     match error.kind() {
+        _ if address.address().is_none() => "",
         io::ErrorKind::AddrInUse => {
             "; another program has it: stop that one, or give this one another port"
         }

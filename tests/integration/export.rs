@@ -497,12 +497,12 @@ async fn all_messages(user: &User, room_id: &str) -> Option<Vec<Value>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_users_export_contains_their_data_and_what_they_may_see() {
-    let mut server = TestServer::start().await;
+    const PASSWORD: &str = "a password that is long enough";
+    let mut server =
+        TestServer::start_with(&[("LOGCABIN_DEVICES_NOTE_LAST_SEEN_SECONDS", "0")]).await;
     let (ann, ben) = (server.register("ann").await, server.register("ben").await);
     let eve = server.register("eve").await;
-    let password = "a password that is long enough";
-    let phone = User::login(&server.http(), "ben", password).await;
-
+    let phone = User::login(&server.http(), "ben", PASSWORD).await;
     // Rooms of each history visibility that ben joins late and leaves, or stays in.
     let mut rooms = Vec::new();
     for visibility in ["joined", "invited", "shared", "world_readable"] {
@@ -664,7 +664,7 @@ async fn a_users_export_contains_their_data_and_what_they_may_see() {
     }
     // Nothing with which anybody could get in, or send to a device.
     let hash = |token: &str| blake3_and_sha256(token);
-    let mut secrets = vec!["a-secret-pushkey".to_owned(), password.to_owned()];
+    let mut secrets = vec!["a-secret-pushkey".to_owned(), PASSWORD.to_owned()];
     secrets.extend(["$pbkdf2".to_owned(), "private_key".to_owned(), delay_id]);
     for user in [&ben, &phone] {
         secrets.push(user.access_token.clone());

@@ -267,7 +267,7 @@ async fn clients_are_served_at_a_unix_socket_that_goes_with_the_server() {
     let other = start_on_socket(&socket, &directory.path().join("other"));
     let refused = other.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("client.sock: another program listens there"), "{said}");
+    assert!(said.contains("client.sock (`server.bind`): another program listens there"), "{said}");
 
     // A crash leaves the socket behind; the next start takes its place.
     child.kill().expect("it runs");

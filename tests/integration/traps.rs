@@ -227,6 +227,7 @@ async fn the_last_use_of_a_device_survives_a_restart() {
     };
     let before = seen(server.data_dir());
     assert!(before.as_u64() > Some(1_700_000_000_000), "{before}");
+    server.stop();
     server.restart().await;
     assert_eq!(seen(server.data_dir()), before);
 }
