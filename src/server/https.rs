@@ -17,15 +17,12 @@ use super::{ServerError, open, tasks::Tasks};
 use logcabin_base::{limits, shutdown::Shutdown};
 use logcabin_config::{AcmeChallenge, Config, FilePath, PublicUrl, Tls as Settings};
 use logcabin_edge::http::{
-    ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint,
+    ApiError, App, Cx, Edge, Reply, Table, cheap, endpoint,
     listen::Listener,
     serve,
     tls::{Certificate, CertificateFiles, Tls},
 };
-use logcabin_outside::{
-    acme::{Acme, Challenges},
-    appservice::Service,
-};
+use logcabin_outside::acme::{Acme, Challenges};
 
 /// How often it is looked whether certificates expire soon.
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 3600);
@@ -224,22 +221,6 @@ impl App for Redirect {
                 .with_header(LOCATION, target)),
             None => Err(ApiError::not_found("This server has another name. Use HTTPS.")),
         }
-    }
-
-    fn authenticate<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a Uri,
-    ) -> futures_util::future::BoxFuture<'a, Result<Session, ApiError>> {
-        Box::pin(std::future::ready(Err(ApiError::unknown_token(false))))
-    }
-
-    fn service(&self, _: &str) -> Option<Arc<Service>> {
-        None
-    }
-
-    fn admit(&self, _: &Session, _: OpenTo) -> Result<(), ApiError> {
-        Err(ApiError::unknown_token(false))
     }
 }
 

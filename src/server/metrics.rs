@@ -2,8 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
 use percent_encoding::percent_decode_str;
 use ruma::api::auth_scheme::NoAccessToken;
 use tokio::task::JoinHandle;
@@ -17,10 +16,9 @@ use super::{
 use logcabin_base::{limits, metrics, shutdown::Shutdown};
 use logcabin_config::{Config, ListenAddress, Metrics};
 use logcabin_edge::http::{
-    ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, listen::Listener,
-    serve,
+    ApiError, App, Cx, Edge, Reply, Table, cheap, endpoint, listen::Listener, serve,
 };
-use logcabin_outside::{appservice::Service, outbound};
+use logcabin_outside::outbound;
 use logcabin_service::observe::Observer;
 
 /// The program that answers scrapes.
@@ -105,23 +103,7 @@ fn headers_of(list: &str) -> HeaderMap {
 }
 
 /// Nobody logs in here.
-impl App for Exposition {
-    fn authenticate<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a Uri,
-    ) -> BoxFuture<'a, Result<Session, ApiError>> {
-        Box::pin(std::future::ready(Err(ApiError::unknown_token(false))))
-    }
-
-    fn service(&self, _: &str) -> Option<Arc<Service>> {
-        None
-    }
-
-    fn admit(&self, _: &Session, _: OpenTo) -> Result<(), ApiError> {
-        Err(ApiError::unknown_token(false))
-    }
-}
+impl App for Exposition {}
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,6 @@ use logcabin_edge::{
     api::about::health::{self, Healthy},
     http::{ApiError, App, Edge, OpenTo, Reply, Session, Table, listen::Listener, serve},
 };
-use logcabin_outside::appservice::Service;
 use logcabin_service::health::HealthProblem;
 
 /// When clients should come back, in seconds.
@@ -77,10 +76,6 @@ impl App for Starting {
         _: &'a Uri,
     ) -> BoxFuture<'a, Result<Session, ApiError>> {
         Box::pin(std::future::ready(Err(not_yet())))
-    }
-
-    fn service(&self, _: &str) -> Option<Arc<Service>> {
-        None
     }
 
     fn admit(&self, _: &Session, _: OpenTo) -> Result<(), ApiError> {

@@ -161,7 +161,7 @@ impl<A: App> Edge<A> {
         self.by_address
     }
 
-    /// Whether what a peer says of whom it forwards for is believed.
+    /// Whether the client address that this peer forwards is trusted.
     pub(super) const fn believes(&self, peer: Peer) -> bool {
         self.trust_forwarded_for && peer.may_forward
     }

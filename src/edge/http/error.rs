@@ -385,7 +385,7 @@ impl ApiError {
     }
 
     /// `M_UNKNOWN_TOKEN`: log in again; with `soft_logout` the client may keep its keys.
-    pub fn unknown_token(soft_logout: bool) -> Self {
+    pub(crate) fn unknown_token(soft_logout: bool) -> Self {
         Self::new(ErrorCode::UnknownToken { soft_logout }, "The access token is not known.")
             .unless_behind()
     }

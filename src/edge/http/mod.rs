@@ -141,12 +141,15 @@ pub trait App: Send + Sync + 'static {
     ///
     /// The error is what the client is told: [`ApiError::unknown_token`], or that its account is
     /// locked, or that the server cannot tell right now. In the query of `uri` an application
-    /// service names for whom it acts.
+    /// service names for whom it acts. By default nobody logs in.
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
         uri: &'a ::http::Uri,
-    ) -> BoxFuture<'a, Result<Session, ApiError>>;
+    ) -> BoxFuture<'a, Result<Session, ApiError>> {
+        let _ = (token, uri);
+        Box::pin(std::future::ready(Err(ApiError::unknown_token(false))))
+    }
 
     /// The homeserver that has signed a request from this address.
     fn verify<'a>(
@@ -178,7 +181,10 @@ pub trait App: Send + Sync + 'static {
     }
 
     /// The application service that a token belongs to.
-    fn service(&self, token: &str) -> Option<Arc<Service>>;
+    fn service(&self, token: &str) -> Option<Arc<Service>> {
+        let _ = token;
+        None
+    }
 
     /// Whether the requests of this session are exempt from rate limits.
     fn exempt(&self, session: &Session) -> bool {
@@ -208,7 +214,10 @@ pub trait App: Send + Sync + 'static {
 
     /// Refuses callers to whom the endpoint is not open: guests, and those whose account is locked,
     /// suspended or closed.
-    fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError>;
+    fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
+        let _ = (session, open_to);
+        Err(ApiError::unknown_token(false))
+    }
 }
 
 /// What a handler is given besides the typed request: `A` is the program, `C` the caller, whose

@@ -55,10 +55,6 @@ impl App for Fake {
             Err(ApiError::new(ErrorCode::GuestAccessForbidden, "Not for guests."))
         }
     }
-
-    fn service(&self, _: &str) -> Option<Arc<Service>> {
-        None
-    }
 }
 
 async fn versions(
