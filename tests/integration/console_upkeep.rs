@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::administration::{command, done, done_json, user_command};
 use crate::console::{CONSOLE, PASSWORD, cookie, get, log_in, status, text};
-use crate::harness::{RawAnswer, TestServer, User, encode, until_ok, without_settings};
+use crate::harness::{RawAnswer, TestServer, User, encode, program, until_ok, without_settings};
 use crate::proofs::verified;
 
 /// A server with the console, an administrator, and their cookie.
@@ -361,7 +361,7 @@ const LENGTH: usize = 150_000;
 /// has the server do, with an estimate. Gives what the terminal showed.
 async fn in_terminal(server: &TestServer, mine: &str, arguments: &str, what: &str) -> String {
     let dir = server.data_dir().display();
-    let line = format!("{} {arguments} --data-dir {dir}", env!("CARGO_BIN_EXE_logcabin"));
+    let line = format!("{} {arguments} --data-dir {dir}", program().display());
     let mut terminal = Command::new("script");
     terminal.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     terminal.env("TERM", "xterm").stdin(Stdio::null()).stdout(Stdio::piped());

@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use crate::contents::contains;
 use crate::crash::assert_verifies;
 use crate::harness::{
-    Direction, Random, TestServer, User, encode, run_logcabin, run_logcabin_with, runs, skip, until,
+    Direction, Random, TestServer, User, encode, logcabin_command, run_logcabin, run_logcabin_with,
+    runs, skip, until,
 };
 
 const DOCUMENT: &str = include_str!("../../docs/export.md");
@@ -374,7 +375,7 @@ const ENOUGH: u32 = 4;
 
 /// Runs it and kills it after this time, if it has not ended by then.
 fn killed_after(words: &[&str], wait: Duration) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_logcabin"));
+    let mut command = logcabin_command();
     command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("logcabin can be started");
     std::thread::sleep(wait);

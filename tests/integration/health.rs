@@ -11,7 +11,9 @@ use http_body_util::Full;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{Http, PATIENCE, TestServer, free_address, until_ok};
+use crate::harness::{
+    Http, PATIENCE, TestServer, free_address, logcabin_command, program, until_ok,
+};
 
 #[tokio::test]
 async fn a_server_that_works_is_ready() {
@@ -58,7 +60,7 @@ async fn a_server_that_starts_is_alive_and_not_ready_and_its_service_manager_is_
     manager.set_read_timeout(Some(PATIENCE)).expect("a time limit");
 
     let address = free_address();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_logcabin"))
+    let mut child = logcabin_command()
         .args(["serve", "--server-name", "e2e.test", "--bind", &address.to_string()])
         .arg("--data-dir")
         .arg(&data)
@@ -113,7 +115,7 @@ async fn a_server_listens_on_the_sockets_that_its_service_manager_opened() {
         let [clients, servers] = [&clients, &servers].map(|of| of.try_clone().expect("a copy"));
         command
             .args(["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >&2"])
-            .arg(env!("CARGO_BIN_EXE_logcabin"))
+            .arg(program())
             .args(["serve", "--server-name", "e2e.test", "--bind", "192.0.2.1:1", "--data-dir"])
             .arg(directory.path().join("data"))
             .env("LISTEN_FDS", "2")

@@ -17,7 +17,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::federation::authority::Authority;
-use crate::harness::{TestServer, free_address, refused_start, runs, skip, until};
+use crate::harness::{
+    TestServer, free_address, logcabin_command, refused_start, runs, skip, until,
+};
 
 /// What curl says of a request: the status and the version of HTTP on the first line, then the
 /// headers and the body.
@@ -228,7 +230,7 @@ fn settings_that_contradict_each_other_are_refused_with_what_to_do() {
 
 /// A server on a Unix socket, and no address.
 fn start_on_socket(socket: &Path, data: &Path) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_logcabin"))
+    logcabin_command()
         .args(["serve", "--server-name", "e2e.test", "--data-dir"])
         .arg(data)
         .arg("--bind")

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 
 use crate::harness::nodes::Nats;
 use crate::harness::{
-    Answer, Http, Random, Unreachable, User, free_address, run_logcabin, runs, until, until_ok,
-    without_settings,
+    Answer, Http, Random, Unreachable, User, free_address, program, run_logcabin, runs, until,
+    until_ok, without_settings,
 };
 
 /// How long a client waits for an answer before it asks another node.
@@ -185,8 +185,7 @@ impl Fleet {
 impl Node {
     /// Starts the process.
     pub(crate) fn run(&mut self) {
-        let binary = env!("CARGO_BIN_EXE_logcabin").to_owned();
-        let mut line = self.wrapper.iter().chain([&binary]);
+        let mut line = self.wrapper.iter().map(OsString::from).chain([program()]);
         let log = self.data_dir.with_extension("log");
         let log = fs::File::options().create(true).append(true).open(log).expect("a file");
         let mut command = Command::new(line.next().expect("at least the program"));

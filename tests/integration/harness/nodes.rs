@@ -29,7 +29,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::{free_address, number_from_env, runs, skip};
+use super::{free_address, logcabin_command, number_from_env, runs, skip};
 
 /// How many nodes a test server has.
 pub(crate) fn count() -> usize {
@@ -297,7 +297,7 @@ impl Nodes {
         }
         // The cluster of that server is gone with it.
         let _ = fs::remove_file(log.join("cluster.json"));
-        let moved = Command::new(env!("CARGO_BIN_EXE_logcabin"))
+        let moved = logcabin_command()
             .args(["cluster", "move-in", "--log", &self.nats.urls(), "--data-dir"])
             .arg(data_dir)
             .envs(settings.iter().map(|(name, value)| (name, value)))

@@ -1,7 +1,6 @@
 //! The server as a process of its own: started, killed, stopped, started again on the same data.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use logcabin::source::Source;
 use tempfile::TempDir;
@@ -153,8 +153,7 @@ impl TestServer {
     }
 
     fn start_process(&self, node: &NodePlan) -> Child {
-        let binary = OsString::from(env!("CARGO_BIN_EXE_logcabin"));
-        let mut line = self.wrapper.iter().cloned().chain([binary]);
+        let mut line = self.wrapper.iter().cloned().chain([program()]);
         let mut command = Command::new(line.next().expect("at least the program itself"));
         let has_name = self.settings.iter().any(|(name, _)| name == "LOGCABIN_SERVER_NAME");
         let name: &[&str] = if has_name { &[] } else { &["--server-name", "e2e.test"] };
@@ -393,7 +392,7 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    let mut child = without_settings(&mut Command::new(env!("CARGO_BIN_EXE_logcabin")))
+    let mut child = logcabin_command()
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -405,9 +404,15 @@ where
     child.wait_with_output().expect("logcabin can be waited for")
 }
 
+/// The program under test: this build's, or what `LOGCABIN_E2E_PROGRAM` names. `.ci/run` names the
+/// release build, which answers in a fraction of the time.
+pub(crate) fn program() -> OsString {
+    env::var_os("LOGCABIN_E2E_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_logcabin").into())
+}
+
 /// The program, without the settings of the test's own environment.
-fn logcabin_command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_logcabin"));
+pub(crate) fn logcabin_command() -> Command {
+    let mut command = Command::new(program());
     without_settings(&mut command);
     command
 }
@@ -433,7 +438,7 @@ pub(crate) fn restore(archive: &Path, data_dir: &Path) {
 
 /// The tests' own variables begin like the server's settings, and the server refuses unknown ones.
 pub(crate) fn without_settings(command: &mut Command) -> &mut Command {
-    for (name, _) in std::env::vars_os() {
+    for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("LOGCABIN_") {
             command.env_remove(name);
         }
