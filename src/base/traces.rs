@@ -6,28 +6,17 @@
 //! into the records: the id of a traced request ends with its trace id, and its span id follows
 //! from it. So any code that has a record can add to the trace.
 //!
-//! Spans have no names of users, rooms or servers.
+//! Spans have no names of users, rooms or servers. What takes them to a collector is in the server
+//! ([`Exporter`]), so that a program can be built without it.
 
 use std::{
     borrow::Cow,
+    fmt,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Instant, SystemTime, UNIX_EPOCH},
-};
-
-use opentelemetry::{
-    InstrumentationScope, KeyValue,
-    propagation::{Extractor, TextMapPropagator as _},
-    trace::{
-        SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
-        TraceState,
-    },
-};
-use opentelemetry_sdk::{
-    propagation::TraceContextPropagator,
-    trace::{SpanData, SpanEvents, SpanLinks, SpanProcessor},
 };
 
 /// What separates the id of a request from that of its trace.
@@ -48,14 +37,132 @@ pub fn install(traces: Traces) {
 /// The trace id in the id of a request, if it was traced.
 pub fn trace_of(request: &str) -> Option<&str> {
     let (_, trace) = request.rsplit_once(SEPARATOR)?;
-    (trace.len() == 32 && TraceId::from_hex(trace).is_ok()).then_some(trace)
+    TraceId::from_hex(trace).map(|_| trace)
+}
+
+/// The id of a trace; as text, 32 digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceId([u8; 16]);
+
+/// The id of a span within its trace; as text, 16 digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanId([u8; 8]);
+
+impl TraceId {
+    fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        u128::from_str_radix(text, 16).ok().map(|id| Self(id.to_be_bytes()))
+    }
+
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl SpanId {
+    fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 16 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        u64::from_str_radix(text, 16).ok().map(|id| Self(id.to_be_bytes()))
+    }
+
+    pub const fn to_bytes(self) -> [u8; 8] {
+        self.0
+    }
+}
+
+/// What a span says about its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribute {
+    pub name: &'static str,
+    pub value: AttributeValue,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttributeValue {
+    Text(Cow<'static, str>),
+    Number(i64),
+}
+
+impl Attribute {
+    pub fn text(name: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { name, value: AttributeValue::Text(text.into()) }
+    }
+
+    pub const fn number(name: &'static str, number: i64) -> Self {
+        Self { name, value: AttributeValue::Number(number) }
+    }
+}
+
+/// A piece of work that is over.
+#[derive(Clone, Debug)]
+pub struct Span {
+    pub trace_id: TraceId,
+    pub span_id: SpanId,
+    /// The span that caused it; for a request, one of the client.
+    pub parent: Option<SpanId>,
+    /// Whether it is a request, rather than something that was done because of one.
+    pub is_request: bool,
+    pub name: Cow<'static, str>,
+    pub start: SystemTime,
+    pub end: SystemTime,
+    pub attributes: Vec<Attribute>,
+    pub failed: bool,
+}
+
+/// Takes spans to a collector.
+pub trait Exporter: Send + Sync + fmt::Debug {
+    /// Queues a span, or drops it if too many are waiting.
+    fn take(&self, span: Span);
+
+    /// Sends the queued spans. Blocks.
+    fn flush(&self);
+}
+
+/// What a `traceparent` header says (W3C Trace Context).
+struct Parent {
+    trace_id: TraceId,
+    span_id: SpanId,
+    is_sampled: bool,
+}
+
+impl Parent {
+    /// `None` if the header is not valid: it then counts as missing.
+    fn parse(header: &str) -> Option<Self> {
+        if header.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return None;
+        }
+        let mut parts = header.trim().split('-');
+        let (version, trace_id) = (byte(parts.next()?)?, TraceId::from_hex(parts.next()?)?);
+        let (span_id, flags) = (SpanId::from_hex(parts.next()?)?, byte(parts.next()?)?);
+        // Later versions may have more parts.
+        let is_known = version == 0 && parts.next().is_none();
+        let is_later = (1..u8::MAX).contains(&version);
+        let are_set = trace_id.0 != [0; 16] && span_id.0 != [0; 8];
+        let is_sampled = flags & 1 == 1;
+        (are_set && (is_known || is_later)).then_some(Self { trace_id, span_id, is_sampled })
+    }
+}
+
+/// Two hex digits.
+fn byte(text: &str) -> Option<u8> {
+    let is_byte = text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_byte.then(|| u8::from_str_radix(text, 16).ok())?
 }
 
 /// The tracing of this process.
 #[derive(Debug)]
 pub struct Traces {
-    processor: Box<dyn SpanProcessor>,
-    scope: InstrumentationScope,
+    exporter: Box<dyn Exporter>,
     chosen: Sampler,
 }
 
@@ -70,8 +177,8 @@ pub struct Traced {
 #[derive(Debug)]
 pub struct Begun {
     trace_id: TraceId,
-    /// The client's span of the request, in the same trace.
-    parent: SpanId,
+    /// The client's span of the request, in the same trace, if it has one.
+    parent: Option<SpanId>,
 }
 
 /// Which requests are traced.
@@ -107,14 +214,11 @@ impl Sampler {
 }
 
 impl Traces {
-    /// Sends spans to `processor`. Traces `percent` of the requests that make no sampling decision
+    /// Sends spans to `exporter`. Traces `percent` of the requests that make no sampling decision
     /// of their own, and at most `per_second` in all.
-    pub fn new(processor: Box<dyn SpanProcessor>, percent: u32, per_second: u32) -> Self {
+    pub fn new(exporter: Box<dyn Exporter>, percent: u32, per_second: u32) -> Self {
         Self {
-            processor,
-            scope: InstrumentationScope::builder("logcabin")
-                .with_version(env!("CARGO_PKG_VERSION"))
-                .build(),
+            exporter,
             chosen: Sampler {
                 percent: percent.into(),
                 per_second: per_second.into(),
@@ -127,30 +231,16 @@ impl Traces {
     /// The trace of a request that begins, if it is traced: that of its `traceparent` header, or a
     /// new one.
     pub fn begin(&self, traceparent: Option<&str>) -> Option<Begun> {
-        struct Header<'a>(&'a str);
-        impl Extractor for Header<'_> {
-            fn get(&self, key: &str) -> Option<&str> {
-                (key == "traceparent").then_some(self.0)
-            }
-
-            fn keys(&self) -> Vec<&str> {
-                vec!["traceparent"]
-            }
-        }
-        let given = traceparent.map(|header| {
-            let context = TraceContextPropagator::new().extract(&Header(header));
-            context.span().span_context().clone()
-        });
-        let given = given.filter(SpanContext::is_valid);
-        if !self.chosen.choose(given.as_ref().map(SpanContext::is_sampled)) {
+        let given = traceparent.and_then(Parent::parse);
+        if !self.chosen.choose(given.as_ref().map(|given| given.is_sampled)) {
             return None;
         }
         Some(match given {
-            Some(given) => Begun { trace_id: given.trace_id(), parent: given.span_id() },
+            Some(given) => Begun { trace_id: given.trace_id, parent: Some(given.span_id) },
             None => {
                 let mut random = [0; 16];
                 getrandom::fill(&mut random).ok()?;
-                Begun { trace_id: TraceId::from_bytes(random), parent: SpanId::INVALID }
+                Begun { trace_id: TraceId(random), parent: None }
             }
         })
     }
@@ -162,18 +252,20 @@ impl Traces {
         request: &str,
         name: String,
         since: Instant,
-        attributes: Vec<KeyValue>,
+        attributes: Vec<Attribute>,
         failed: bool,
     ) {
         let Some(traced) = Traced::of(request) else { return };
-        let status = if failed { Status::error("") } else { Status::Unset };
-        self.end(SpanData {
-            parent_span_id: begun.parent,
-            parent_span_is_remote: begun.parent != SpanId::INVALID,
-            span_kind: SpanKind::Server,
-            status,
+        self.exporter.take(Span {
+            trace_id: traced.trace_id,
+            span_id: traced.span_id,
+            parent: begun.parent,
+            is_request: true,
+            name: name.into(),
+            start: time_of(since),
+            end: SystemTime::now(),
             attributes,
-            ..self.span(traced, traced.span_id, name.into(), since, Instant::now())
+            failed,
         });
     }
 
@@ -184,49 +276,25 @@ impl Traces {
         name: &'static str,
         since: Instant,
         until: Instant,
-        attributes: Vec<KeyValue>,
+        attributes: Vec<Attribute>,
     ) {
         let Ok(span_id) = getrandom::u64() else { return };
-        self.end(SpanData {
-            parent_span_id: of.span_id,
+        self.exporter.take(Span {
+            trace_id: of.trace_id,
+            span_id: SpanId(span_id.to_be_bytes()),
+            parent: Some(of.span_id),
+            is_request: false,
+            name: name.into(),
+            start: time_of(since),
+            end: time_of(until),
             attributes,
-            ..self.span(of, SpanId::from_bytes(span_id.to_be_bytes()), name.into(), since, until)
+            failed: false,
         });
     }
 
     /// Sends the queued spans. Blocks.
     pub fn flush(&self) {
-        let _ = self.processor.force_flush();
-    }
-
-    fn span(
-        &self,
-        of: Traced,
-        span_id: SpanId,
-        name: Cow<'static, str>,
-        since: Instant,
-        until: Instant,
-    ) -> SpanData {
-        let state = TraceState::default();
-        SpanData {
-            span_context: SpanContext::new(of.trace_id, span_id, TraceFlags::SAMPLED, false, state),
-            parent_span_id: SpanId::INVALID,
-            parent_span_is_remote: false,
-            span_kind: SpanKind::Internal,
-            name,
-            start_time: time_of(since),
-            end_time: time_of(until),
-            attributes: Vec::new(),
-            dropped_attributes_count: 0,
-            events: SpanEvents::default(),
-            links: SpanLinks::default(),
-            status: Status::Unset,
-            instrumentation_scope: self.scope.clone(),
-        }
-    }
-
-    fn end(&self, span: SpanData) {
-        self.processor.on_end(span);
+        self.exporter.flush();
     }
 }
 
@@ -245,10 +313,10 @@ impl Begun {
 impl Traced {
     /// The traced request with this id. The id of its span is the beginning of the id's hash.
     pub fn of(request: &str) -> Option<Self> {
-        let trace_id = TraceId::from_hex(trace_of(request)?).ok()?;
+        let trace_id = TraceId::from_hex(trace_of(request)?)?;
         let hash = blake3::hash(request.as_bytes());
         let (start, _) = hash.as_bytes().split_first_chunk()?;
-        Some(Self { trace_id, span_id: SpanId::from_bytes(*start) })
+        Some(Self { trace_id, span_id: SpanId(*start) })
     }
 }
 
@@ -260,8 +328,8 @@ pub fn stage(of: Traced, name: &'static str, since: Instant) {
 }
 
 /// The attribute with the record that a span is about.
-pub fn about(offset: u64) -> KeyValue {
-    KeyValue::new("logcabin.offset", i64::try_from(offset).unwrap_or(i64::MAX))
+pub fn about(offset: u64) -> Attribute {
+    Attribute::number("logcabin.offset", i64::try_from(offset).unwrap_or(i64::MAX))
 }
 
 /// The traced request with this id, if requests are traced.
@@ -271,26 +339,14 @@ pub fn traced(request: &str) -> Option<Traced> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn traces(percent: u32, per_second: u32) -> Traces {
         #[derive(Debug)]
         struct Nowhere;
-        impl SpanProcessor for Nowhere {
-            fn on_start(&self, _: &mut opentelemetry_sdk::trace::Span, _: &opentelemetry::Context) {
-            }
-            fn on_end(&self, _: SpanData) {}
-            fn force_flush(&self) -> opentelemetry_sdk::error::OTelSdkResult {
-                Ok(())
-            }
-            fn shutdown_with_timeout(
-                &self,
-                _: Duration,
-            ) -> opentelemetry_sdk::error::OTelSdkResult {
-                Ok(())
-            }
+        impl Exporter for Nowhere {
+            fn take(&self, _: Span) {}
+            fn flush(&self) {}
         }
         Traces::new(Box::new(Nowhere), percent, per_second)
     }
@@ -314,9 +370,16 @@ mod tests {
         assert_ne!(traced, Traced::of(&begun.request_id("abcdef-20")).unwrap());
         let unsampled = format!("00-{TRACE}-00f067aa0ba902b7-00");
         let zero = "00-00000000000000000000000000000000-00f067aa0ba902b7-01";
-        for parent in [&*unsampled, zero, "", "00-x-y-01"] {
+        let upper = sampled.to_ascii_uppercase();
+        let (longer, forbidden) = (format!("{sampled}-more"), sampled.replacen("00", "ff", 1));
+        let sign = sampled.replacen("4bf9", "+bf9", 1);
+        let wrong = [&*unsampled, zero, "", "00-x-y-01", &upper, &longer, &forbidden, &sign];
+        for parent in wrong {
             assert!(begin(&traces, Some(parent)).is_none(), "{parent}");
         }
+        // A version to come, with a part more and a flag more.
+        let later = format!("01-{TRACE}-00f067aa0ba902b7-03-more");
+        assert_eq!(begin(&traces, Some(&later)).unwrap().trace_id, begun.trace_id);
         assert!(begin(&traces, None).is_none());
         for id in ["", "abcdef-1f", "abcdef-1f.", "abcdef-1f.4bf92f", &TRACE.replace('4', ".")] {
             assert_eq!(trace_of(id), None, "{id}");

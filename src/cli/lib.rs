@@ -359,7 +359,14 @@ mod tests {
         let (commit, features) = rest.split_once("; features: ").expect("the features");
         let is_hash = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
         assert!(is_hash || commit == "unknown", "{commit}");
-        assert_eq!(features.contains("nats"), cfg!(feature = "nats"));
+        for (name, is_there) in [
+            ("nats", cfg!(feature = "nats")),
+            ("otlp", cfg!(feature = "otlp")),
+            ("search", cfg!(feature = "search")),
+            ("sso", cfg!(feature = "sso")),
+        ] {
+            assert_eq!(features.contains(name), is_there, "{name} in {features}");
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! - answer each other's requests, where one of them has in memory what a request refers to
 //!   ([`Cluster::forward`]);
 //! - compare the chain values of their logs, so that a node that differs takes itself out;
-//! - report their status ([`Cluster::status`]).
+//! - report their status ([`Cluster::status`]);
+//! - share small values that are in no record, such as the key of tokens ([`Cluster::shared`]).
 //!
 //! No durable data depends on this: the log orders writes and detects conflicts.
 
@@ -75,6 +76,18 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn departures(&self) -> watch::Receiver<u64>;
 
     fn status(&self) -> BoxFuture<'_, Result<Status, String>>;
+
+    /// What all nodes have under this name; `None` if nothing was put there.
+    ///
+    /// # Errors
+    /// When it cannot be found out now; the text says why.
+    fn shared<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Bytes>, String>>;
+
+    /// Has all nodes find `value` under this name, in the place of what was there.
+    ///
+    /// # Errors
+    /// When it is not known whether they do; the text says why.
+    fn put_shared<'a>(&'a self, name: &'a str, value: Bytes) -> BoxFuture<'a, Result<(), String>>;
 }
 
 /// Answers a forwarded request.

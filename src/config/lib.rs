@@ -455,10 +455,8 @@ impl Config {
                  the two",
             ),
             (
-                !self.acme.enabled || self.log.servers.is_empty(),
-                "in a cluster, the authority's challenges may reach any node, and only one knows \
-                 the answer: have the balancer or another program get the certificate, and set \
-                 `tls.certificate` on every node",
+                self.acme.eab_key_id.is_some() == self.acme.eab_key_file.is_some(),
+                "`acme.eab_key_id` needs `acme.eab_key_file`, and the other way around",
             ),
             (
                 !self.acme.enabled || is_named,

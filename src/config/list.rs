@@ -80,6 +80,10 @@ settings! {
         /// How the names are shown to be this server's: "http-01" needs port 80 of each of them at
         /// `tls.redirect_bind`, "tls-alpn-01" port 443 at `tls.bind`.
         challenge: AcmeChallenge = AcmeChallenge::Http01;
+        /// For an authority with customers only (external account binding): the id of your key.
+        eab_key_id: Option<String> = None;
+        /// A file with that key (HMAC), in base64url, as the authority gave it.
+        eab_key_file: Option<SecretFile> = None;
     }
 
     /// Who may create an account.
@@ -93,8 +97,7 @@ settings! {
         max_accounts: usize = 0, in 0..=1_000_000_000;
         /// A secret with which tools create accounts, including administrators, even while
         /// registration is closed (`register_new_matrix_user`, at /_synapse/admin/v1/register).
-        /// Best set in the environment, with at least 16 characters: the server warns of shorter
-        /// ones.
+        /// Best set in the environment. The server warns of one with fewer than 16 characters.
         shared_secret: Option<SharedSecret> = None;
         /// The stages of registration, in order: "dummy" (nothing), "token" (a registration token),
         /// "captcha", "terms" (agreement to the documents of `terms`), "email" and "msisdn"
@@ -110,8 +113,7 @@ settings! {
         terms: Option<FilePath> = None;
     }
 
-    /// The captcha of registration: reCAPTCHA (version 2, with the checkbox), or a compatible
-    /// service.
+    /// The captcha of registration: reCAPTCHA 2 with the checkbox, or a compatible service.
     captcha: Captcha {
         /// The site key, which clients and the captcha's page get; "off" for no captcha.
         public_key: Option<String> = None;
@@ -171,8 +173,7 @@ settings! {
         token_seconds: u64 = 120, in 1..=3600;
     }
 
-    /// Rate limits for endpoints that write or are expensive. Endpoints that the specification
-    /// exempts have none.
+    /// Rate limits for what writes or is expensive, unless the specification exempts it.
     rate_limits: RateLimits {
         /// Whether rate limits apply.
         enabled: bool = true;
@@ -358,8 +359,7 @@ settings! {
         /// The most bytes that the stream keeps. Set when the stream is created. A node that falls
         /// further behind copies the records that it lacks from another node.
         stream_bytes: u64 = 4 * 1024 * 1024 * 1024, in 16_777_216..=1_099_511_627_776;
-        /// A file with the credentials for the NATS servers: a JWT and a seed, as `nsc` writes
-        /// them.
+        /// A file with the credentials for the NATS servers, as `nsc` writes them (JWT and seed).
         credentials_file: Option<FilePath> = None;
         /// A file with certificates (PEM) of authorities that are trusted for the NATS servers, in
         /// addition to the system's. It requires TLS.
@@ -505,8 +505,7 @@ settings! {
         password: Option<Hidden> = None;
         /// A file with the password instead, for example one that only the server may read.
         password_file: Option<SecretFile> = None;
-        /// The sender, such as "Example <noreply@example.org>"; "off" means noreply at
-        /// `server.name`.
+        /// The sender, such as "Example <noreply@example.org>"; "off" is noreply at `server.name`.
         from: Option<String> = None;
         /// Seconds in which a mail must be handed over, including the wait for earlier ones.
         timeout_seconds: u64 = 20, in 1..=300;

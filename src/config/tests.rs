@@ -378,12 +378,9 @@ fn settings_that_contradict_each_other_are_named() {
         ("[tls]\nredirect_bind = [\"0.0.0.0:80\"]", "acme.enabled"),
         ("[acme]\nenabled = true\nchallenge = \"tls-alpn-01\"", "acme.domains"),
         ("[acme]\nenabled = true\ndomains = [\"a.example\"]", "tls.redirect_bind"),
+        ("[acme]\neab_key_id = \"kid-1\"", "`acme.eab_key_file`"),
+        ("[acme]\neab_key_file = \"eab.key\"", "`acme.eab_key_id` needs"),
         ("[federation]\nenabled = true\nbind = []", "federation.at_client_addresses"),
-        (
-            "[acme]\nenabled = true\ndomains = [\"a.example\"]\nchallenge = \"tls-alpn-01\"\n\
-             [log]\nservers = [\"nats://a\"]",
-            "on every node",
-        ),
         (
             "[acme]\nenabled = true\ndomains = [\"a.example\"]\nchallenge = \"tls-alpn-01\"\n\
              [tls]\ncertificate = \"a\"\ncertificate_key = \"b\"",

@@ -1,7 +1,7 @@
 //! Clients of other services, and what the server sends them: mail, text messages, notifications,
 //! transactions.
 
-#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(all(feature = "sso", not(test)), warn(unused_crate_dependencies))]
 
 pub mod acme;
 pub mod appservice;

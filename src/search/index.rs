@@ -25,6 +25,7 @@ use tantivy::{
     tokenizer::{Token, TokenStream, Tokenizer},
 };
 
+use super::{Hit, HitPosition, Key, Order, Query};
 use logcabin_base::text::{self, Word};
 use logcabin_record::Offset;
 
@@ -39,27 +40,6 @@ const WRITER_BYTES: usize = 16_000_000;
 /// of the time goes into purges, however large the index.
 const PURGE_PAUSE: u32 = 10;
 
-/// The part of an event that a text comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
-    /// `content.body` of a message.
-    Body,
-    /// `content.name` of a room's name.
-    Name,
-    /// `content.topic` of a room's topic.
-    Topic,
-}
-
-/// The order of hits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// The best first; equals by newest first.
-    #[default]
-    Rank,
-    /// The newest first.
-    Recent,
-}
-
 /// A text to index.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
@@ -71,45 +51,6 @@ pub(super) struct Entry<'a> {
     pub(super) version: Offset,
     pub(super) key: Key,
     pub(super) text: &'a str,
-}
-
-/// A position in the order of hits: the higher, the earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HitPosition {
-    /// The relevance of the hit, in thousandths; 0 if the order ignores it.
-    pub rank: u32,
-    pub event: Offset,
-}
-
-/// A text that contains all search words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hit {
-    pub place: HitPosition,
-    /// The event that contains the text: [`HitPosition::event`] or an edit of it.
-    pub version: Offset,
-    /// The `created` of its room.
-    pub room: Offset,
-    /// The relevance, in thousandths, in either order.
-    pub rank: u32,
-}
-
-#[derive(Debug)]
-pub struct Query<'a> {
-    /// The terms that a text must all contain: see [`text::sought`].
-    pub terms: &'a [String],
-    /// The parts of events to search.
-    pub keys: &'a [Key],
-    /// The `created` of the rooms to search.
-    pub rooms: &'a HashSet<Offset>,
-    pub order: Order,
-    /// Only hits after this position.
-    pub after: Option<HitPosition>,
-    /// Only texts up to and including this offset.
-    pub until: Offset,
-    /// The most hits.
-    pub most: usize,
-    /// How many matching texts are examined, in all rooms together; others are not found.
-    pub looks: usize,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -15,6 +15,7 @@ use tracing::warn;
 
 use super::{ServerError, open, tasks::Tasks};
 use logcabin_base::{limits, shutdown::Shutdown};
+use logcabin_cluster::Cluster;
 use logcabin_config::{AcmeChallenge, Config, FilePath, PublicUrl, Tls as Settings};
 use logcabin_edge::http::{
     ApiError, App, Cx, Edge, Reply, Table, cheap, endpoint,
@@ -69,18 +70,38 @@ impl Https {
         Ok(listeners.into_iter().map(|listener| listener.with_tls(&self.tls)).collect())
     }
 
-    /// Gets certificates from the authority, if they come from one.
-    pub(super) fn begin_acme(&self, tasks: &Tasks, shutdown: &Shutdown) {
+    /// Gets certificates from the authority, if they come from one; in a cluster, while this node
+    /// is the one that does, and otherwise takes over those of the other nodes.
+    pub(super) fn begin_acme(
+        &self,
+        tasks: &Tasks,
+        cluster: Option<&Arc<dyn Cluster>>,
+        shutdown: &Shutdown,
+    ) {
         let Some(acme) = &self.acme else { return };
-        let again = (Arc::clone(acme), Arc::clone(&self.certificate), shutdown.clone());
-        tasks.keep("certificates of the authority", move || {
-            let (acme, certificate, shutdown) = again.clone();
-            let renewed = Arc::new(move || {
-                // What is wrong with it is logged.
-                let _ = certificate.reload(None);
+        let certificate = Arc::clone(&self.certificate);
+        let renewed: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            // What is wrong with it is logged.
+            let _ = certificate.reload(None);
+        });
+        let again = (Arc::clone(acme), renewed, shutdown.clone());
+        if let Some(cluster) = cluster {
+            acme.join(Arc::clone(cluster));
+            let again = again.clone();
+            tasks.keep("certificates of other nodes", move || {
+                let (acme, renewed, shutdown) = again.clone();
+                acme.follow(renewed, shutdown)
             });
+        }
+        tasks.keep_leased("certificates of the authority", move || {
+            let (acme, renewed, shutdown) = again.clone();
             acme.keep(renewed, shutdown)
         });
+    }
+
+    /// What gets certificates from an authority, if they come from one.
+    pub(super) const fn acme(&self) -> Option<&Arc<Acme>> {
+        self.acme.as_ref()
     }
 
     fn challenges(&self) -> Option<Arc<Challenges>> {

@@ -1,10 +1,9 @@
 //! The server as a whole: opens its parts ([`open`]), starts the background tasks ([`tasks`]),
 //! serves requests, and shuts everything down in order.
 
-#![cfg_attr(all(feature = "nats", not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(all(feature = "nats", feature = "otlp", not(test)), warn(unused_crate_dependencies))]
 
 mod cluster;
-mod collector;
 mod console;
 mod descriptors;
 mod federation;
@@ -19,7 +18,6 @@ mod reload;
 mod starting;
 mod sweep;
 mod tasks;
-mod traces;
 
 use std::{io, path::Path, sync::Arc};
 
@@ -101,6 +99,12 @@ pub enum ServerError {
     Federation(String),
     #[error("traces cannot be sent: {0}")]
     Traces(String),
+    /// A part that is configured is not in this program.
+    #[error(
+        "`{setting}` is set, and this program was built without the feature `{feature}`: remove the \
+         setting, or build the program with that feature"
+    )]
+    LeftOut { setting: &'static str, feature: &'static str },
     /// A provider of single sign-on is not usable.
     #[error("{0}")]
     Sso(Box<dyn std::error::Error + Send + Sync>),
@@ -167,6 +171,7 @@ async fn serve(
 ) -> Result<(), ServerError> {
     let mut config = config.settled();
     config.check()?;
+    otlp::check(&config)?;
     let configured = config.clone();
     let places = descriptors::share(&config);
     config.http.max_connections = places.clients;
@@ -189,8 +194,7 @@ async fn serve(
         }
     };
     let Listening { clients: listeners, redirecting, federation, metrics: metrics_at } = listening;
-    otlp::begin();
-    traces::begin(&config)?;
+    otlp::begin(&config)?;
     let starting = starting::Answering::begin(&config, &listeners)?;
     let manager = Manager::starting();
     let mut core = Core::open(&config, &named, log).await?;
@@ -228,7 +232,7 @@ async fn serve(
     if let Some(https) = &https {
         let redirect = https::redirect(redirecting, https, &config, shutdown.clone())?;
         tasks.wait_for("redirect to HTTPS", redirect);
-        https.begin_acme(&tasks, &shutdown);
+        https.begin_acme(&tasks, cluster.as_ref(), &shutdown);
     }
     if let Some(listener) = metrics_at {
         metrics::serve_on(listener, Arc::clone(&observer), &config, shutdown.clone())?;
@@ -237,7 +241,7 @@ async fn serve(
         let (config, stop) = (Arc::new(config.clone()), shutdown.clone());
         let observer = Arc::clone(&observer);
         let sending = tasks.keep("metrics for a collector", move || {
-            metrics::send(Arc::clone(&config), Arc::clone(&observer), stop.clone())
+            otlp::send_metrics(Arc::clone(&config), Arc::clone(&observer), stop.clone())
         });
         tasks.wait_for("metrics for a collector", sending);
     }
@@ -271,9 +275,14 @@ async fn serve(
         told.tell_of_guesses();
         told.tell_of_homeservers();
         let (edge, hearing) = (Arc::clone(&edge), Arc::clone(&edge));
+        let acme = https.as_ref().and_then(Https::acme).cloned();
         let answer = move |request: Bytes| -> BoxFuture<'static, Bytes> {
             let (edge, asked) = (Arc::clone(&edge), Arc::clone(&told));
+            let of_order = acme.as_ref().and_then(|acme| acme.answer_node(&request));
             Box::pin(async move {
+                if let Some(answer) = of_order {
+                    return answer;
+                }
                 match asked.media.answer_node(&request).await {
                     Some(answer) => answer,
                     None => edge.answer_forwarded(request).await,
@@ -303,7 +312,7 @@ async fn serve(
     last_seen::note_all(&last_seen, &core.engine).await;
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;
     close(&config.server.data_dir, search, core, snapshots).await;
-    traces::end().await;
+    otlp::end().await;
     if let Some(access) = access {
         access.end();
     }

@@ -10,12 +10,14 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use openidconnect::{
-    JsonWebKeyId, PrivateSigningKey as _,
-    core::{CoreJwsSigningAlgorithm, CoreRsaPrivateSigningKey},
-};
 use parking_lot::Mutex;
-use rsa::{RsaPrivateKey, pkcs1::EncodeRsaPrivateKey as _, rand_core::OsRng};
+use rsa::{
+    BigUint, Pkcs1v15Sign, RsaPrivateKey,
+    pkcs1::{DecodeRsaPrivateKey as _, EncodeRsaPrivateKey as _},
+    rand_core::OsRng,
+    sha2::{Digest as _, Sha256},
+    traits::PublicKeyParts as _,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -201,7 +203,7 @@ struct Key {
     kid: String,
     made_ms: u64,
     until_ms: u64,
-    private: Arc<CoreRsaPrivateSigningKey>,
+    private: Arc<RsaPrivateKey>,
 }
 
 /// The contents of the file.
@@ -238,8 +240,10 @@ impl IdTokens {
         let header = json!({ "alg": "RS256", "typ": "JWT", "kid": kid });
         let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let signed = format!("{}.{}", encode(&header), encode(claims));
-        let alg = CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256;
-        let signature = at_length(|| private.sign(&alg, signed.as_bytes()));
+        let digest = Sha256::digest(signed.as_bytes());
+        // Blinded by random numbers: how long it takes says nothing of the key.
+        let sign = || private.sign_with_rng(&mut OsRng, Pkcs1v15Sign::new::<Sha256>(), &digest);
+        let signature = at_length(sign);
         let signature = signature.map_err(|error| IdTokenError::Key(error.to_string()))?;
         Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
@@ -257,10 +261,7 @@ impl IdTokens {
     }
 
     /// The key to sign with, which clients have been told of.
-    async fn current(
-        &self,
-        engine: &Engine,
-    ) -> Result<(String, Arc<CoreRsaPrivateSigningKey>), IdTokenError> {
+    async fn current(&self, engine: &Engine) -> Result<(String, Arc<RsaPrivateKey>), IdTokenError> {
         let now_ms = engine.clock().now_ms();
         let mut kept = self.key.lock().await;
         let lasts = |key: &Key| now_ms < key.made_ms.saturating_add(self.lasts_ms);
@@ -274,13 +275,11 @@ impl IdTokens {
         let Some(key) = &*kept else { return Err(IdTokenError::Key("it is lost".to_owned())) };
         let told = engine.state().oauth.keys(now_ms).iter().any(|told| told.kid == key.kid);
         if !told {
-            let public = serde_json::to_value(key.private.as_verification_key());
-            let public = public.map_err(|error| IdTokenError::Key(error.to_string()))?;
-            let part = |name: &str| public[name].as_str().unwrap_or_default().to_owned();
+            let part = |number: &BigUint| URL_SAFE_NO_PAD.encode(number.to_bytes_be());
             let announced = OauthKey {
                 kid: key.kid.clone(),
-                n: part("n"),
-                e: part("e"),
+                n: part(key.private.n()),
+                e: part(key.private.e()),
                 until_ms: key.until_ms.max(now_ms.saturating_add(1)),
             };
             engine.propose(Origin::server(), AnnounceKey(announced)).await?.into_inner();
@@ -291,8 +290,7 @@ impl IdTokens {
     fn read(&self) -> Option<Key> {
         let text = fs::read_to_string(&self.path).ok()?;
         let KeyFile { kid, made_ms, until_ms, pem } = serde_json::from_str(&text).ok()?;
-        let id = JsonWebKeyId::new(kid.clone());
-        let private = CoreRsaPrivateSigningKey::from_pem(&pem, Some(id)).ok()?;
+        let private = RsaPrivateKey::from_pkcs1_pem(&pem).ok()?;
         Some(Key { kid, made_ms, until_ms, private: Arc::new(private) })
     }
 
@@ -302,22 +300,21 @@ impl IdTokens {
         let made = tokio::task::spawn_blocking(|| {
             let key = RsaPrivateKey::new(&mut OsRng, BITS).map_err(|error| error.to_string())?;
             let pem = key.to_pkcs1_pem(rsa::pkcs1::LineEnding::LF);
-            pem.map(|pem| pem.to_string()).map_err(|error| error.to_string())
+            let pem = pem.map_err(|error| error.to_string())?.to_string();
+            Ok::<_, String>((key, pem))
         });
-        let pem = made.await.map_err(|error| failed(&error))?;
-        let pem = pem.map_err(|error| failed(&error))?;
+        let made = made.await.map_err(|error| failed(&error))?;
+        let (private, pem) = made.map_err(|error| failed(&error))?;
         let kid = random_letters(12);
         // What was signed last with it can be checked until then, also by those who ask rarely.
         let until_ms = now_ms.saturating_add(self.lasts_ms.saturating_mul(2));
-        let file = KeyFile { kid: kid.clone(), made_ms: now_ms, until_ms, pem: pem.clone() };
+        let file = KeyFile { kid: kid.clone(), made_ms: now_ms, until_ms, pem };
         let text = serde_json::to_string(&file).map_err(|error| failed(&error))?;
         if let Err(error) = disk::write_whole(&self.path, text.as_bytes()) {
             // A full disk, for example. The next start makes another one.
             let path = self.path.display();
             tracing::warn!(%path, %error, "the key for ID tokens cannot be written");
         }
-        let id = JsonWebKeyId::new(kid.clone());
-        let private = CoreRsaPrivateSigningKey::from_pem(&pem, Some(id)).map_err(|e| failed(&e))?;
         Ok(Key { kid, made_ms: now_ms, until_ms, private: Arc::new(private) })
     }
 }
@@ -476,6 +473,16 @@ mod tests {
         let header: Value =
             serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).unwrap()).unwrap();
         assert_eq!(header["kid"], both[0]);
+        let told = tokens.public(&engine).await.unwrap();
+        let number = |name: &str| {
+            let text = told["keys"][0][name].as_str().unwrap();
+            BigUint::from_bytes_be(&URL_SAFE_NO_PAD.decode(text).unwrap())
+        };
+        let public = rsa::RsaPublicKey::new(number("n"), number("e")).unwrap();
+        let (said, signature) = signed.rsplit_once('.').unwrap();
+        let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
+        let digest = Sha256::digest(said.as_bytes());
+        public.verify(Pkcs1v15Sign::new::<Sha256>(), &digest, &signature).unwrap();
         clock.advance(100_000);
         let next = kids(&tokens.public(&engine).await.unwrap());
         assert_eq!(next.len(), 2);

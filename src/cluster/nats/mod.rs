@@ -45,6 +45,9 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// How long the bucket may take to answer.
 const ANSWER: Duration = Duration::from_millis(900);
 
+/// How long a shared value may take.
+const SHARED: Duration = Duration::from_secs(5);
+
 /// How long the other nodes leave a kind of work to its first choice.
 const COURTESY: Duration = Duration::from_millis(1500);
 
@@ -130,6 +133,17 @@ fn nodes_config(log: &NatsLog) -> kv::Config {
 
 fn shared_bucket(log: &NatsLog) -> String {
     format!("{}-shared", log.stream_name())
+}
+
+fn shared_config(log: &NatsLog) -> kv::Config {
+    kv::Config {
+        bucket: shared_bucket(log),
+        description: "What the nodes of a Logcabin cluster share.".to_owned(),
+        storage: StorageType::File,
+        num_replicas: log.replicas(),
+        history: 1,
+        ..kv::Config::default()
+    }
 }
 
 fn failed(error: &dyn fmt::Display) -> NatsError {
@@ -224,15 +238,7 @@ impl Nodes {
 
     /// The value that all nodes use under `name`: that of the first node to propose one.
     pub async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
-        let config = kv::Config {
-            bucket: shared_bucket(&self.log),
-            description: "What the nodes of a Logcabin cluster share.".to_owned(),
-            storage: StorageType::File,
-            num_replicas: self.log.replicas(),
-            history: 1,
-            ..kv::Config::default()
-        };
-        let bucket = bucket(&self.log, config).await?;
+        let bucket = bucket(&self.log, shared_config(&self.log)).await?;
         patiently(async || {
             match bucket.create(name, mine.to_owned().into()).await {
                 Ok(_) => return Ok(mine.to_owned()),
@@ -745,6 +751,32 @@ impl Cluster for Nodes {
     fn lag(&self) -> u64 {
         let taken = *self.log.taken().borrow();
         taken.last.saturating_sub(taken.sequence)
+    }
+
+    fn shared<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Bytes>, String>> {
+        Box::pin(async move {
+            let found = timeout(SHARED, async {
+                let bucket = bucket_now(&self.log, &shared_config(&self.log)).await?;
+                bucket.get(name).await.map_err(|error| failed(&error))
+            });
+            match found.await {
+                Ok(found) => found.map_err(|error| error.to_string()),
+                Err(_) => Err("the NATS servers do not answer".to_owned()),
+            }
+        })
+    }
+
+    fn put_shared<'a>(&'a self, name: &'a str, value: Bytes) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let put = timeout(SHARED, async {
+                let bucket = bucket_now(&self.log, &shared_config(&self.log)).await?;
+                bucket.put(name, value).await.map(drop).map_err(|error| failed(&error))
+            });
+            match put.await {
+                Ok(put) => put.map_err(|error| error.to_string()),
+                Err(_) => Err("the NATS servers do not answer".to_owned()),
+            }
+        })
     }
 
     fn status(&self) -> BoxFuture<'_, Result<Status, String>> {

@@ -421,6 +421,11 @@ impl ApiError {
         Self::new(ErrorCode::Unrecognized, "There is no such endpoint.")
     }
 
+    /// `M_UNRECOGNIZED` with 404: this program was built without the endpoint.
+    pub(crate) fn left_out(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::Unrecognized, message)
+    }
+
     /// `M_UNRECOGNIZED` with 405: the path is an endpoint's, the method is not.
     pub(crate) fn no_such_method() -> Self {
         Self::new(ErrorCode::Unrecognized, "The endpoint does not have this method.")

@@ -6,11 +6,10 @@ use std::{
 };
 
 use http::{Method, StatusCode};
-use opentelemetry::KeyValue;
 
 use logcabin_base::{
     metrics::{Histogram, IntCounter, metrics},
-    traces::{Begun, traces},
+    traces::{Attribute, Begun, traces},
 };
 
 /// The metrics of one endpoint, created with its first answer: a server has hundreds of endpoints,
@@ -68,11 +67,11 @@ pub(super) fn trace(
     // The path is that of the endpoint, without what the client filled in.
     let route = measured.map(|measured| measured.endpoint);
     let mut attributes = vec![
-        KeyValue::new("http.request.method", method.to_string()),
-        KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
-        KeyValue::new("logcabin.request_id", request_id.to_owned()),
+        Attribute::text("http.request.method", method.to_string()),
+        Attribute::number("http.response.status_code", i64::from(status.as_u16())),
+        Attribute::text("logcabin.request_id", request_id.to_owned()),
     ];
-    attributes.extend(route.map(|route| KeyValue::new("http.route", route)));
+    attributes.extend(route.map(|route| Attribute::text("http.route", route)));
     let name = route.map_or_else(|| method.to_string(), |route| format!("{method} {route}"));
     traces.request(begun, request_id, name, since, attributes, status.is_server_error());
 }

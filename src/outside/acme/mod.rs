@@ -3,21 +3,28 @@
 //! All of it is in `acme` in the data directory, for the owner's eyes only: an account for each
 //! authority, and one file with the certificate and its key, which is replaced as a whole. Whoever
 //! serves it reads that file. A failure is logged and counted, and tried again after a pause.
+//!
+//! In a cluster one node at a time orders, and all have the same account, certificate and answers
+//! to challenges: see [`nodes`].
 
 mod challenges;
 mod client;
+mod nodes;
 mod order;
 
 use std::{
+    fmt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use instant_acme::Problem;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use instant_acme::{ExternalAccountKey, Problem};
 use reqwest::Client;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use thiserror::Error;
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 pub use self::challenges::{ACME_TLS, Challenges};
@@ -29,7 +36,8 @@ use logcabin_base::{
     metrics::{Tried, metrics},
     shutdown::Shutdown,
 };
-use logcabin_config::{AcmeChallenge, Config};
+use logcabin_cluster::Cluster;
+use logcabin_config::{self as config, AcmeChallenge, Config};
 
 /// The directory in the data directory.
 const DIRECTORY: &str = "acme";
@@ -63,8 +71,18 @@ pub enum AcmeError {
     Unusable,
     #[error("a certificate for a challenge could not be made: {0}")]
     Making(String),
+    /// It serves its customers only; the text is what it says.
+    #[error(
+        "{0}; get a key for your account there, and set `acme.eab_key_id` and `acme.eab_key_file`"
+    )]
+    NeedsKey(String),
+    #[error("`acme.eab_key_file` cannot be used: {0}")]
+    Key(String),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
+    /// What the nodes of the cluster share cannot be read or written.
+    #[error("the nodes of the cluster cannot share it: {0}")]
+    Shared(String),
     #[error("the authority took more than {} s", .0.as_secs())]
     Late(Duration),
 }
@@ -79,6 +97,37 @@ impl AcmeError {
     }
 }
 
+/// The key by which an authority knows its customer (RFC 8555, section 7.3.4).
+struct Customer {
+    id: String,
+    key: Vec<u8>,
+}
+
+impl Customer {
+    fn load(acme: &config::Acme) -> Result<Option<Self>, AcmeError> {
+        let (Some(id), Some(file)) = (&acme.eab_key_id, &acme.eab_key_file) else {
+            return Ok(None);
+        };
+        let text = file.read().map_err(|error| AcmeError::Key(error.to_string()))?;
+        // Not what is wrong with it: it is a secret.
+        let key = URL_SAFE_NO_PAD.decode(text.trim().trim_end_matches('='));
+        let key = key.ok().filter(|key| !key.is_empty());
+        let wrong = "it does not contain a key in base64url, and nothing else";
+        let key = key.ok_or_else(|| AcmeError::Key(wrong.to_owned()))?;
+        Ok(Some(Self { id: id.clone(), key }))
+    }
+
+    fn key(&self) -> ExternalAccountKey {
+        ExternalAccountKey::new(self.id.clone(), &self.key)
+    }
+}
+
+impl fmt::Debug for Customer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Customer").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 /// Gets certificates, and keeps them fresh.
 #[derive(Debug)]
 pub struct Acme {
@@ -89,14 +138,18 @@ pub struct Acme {
     /// URIs.
     contact: Vec<String>,
     challenge: AcmeChallenge,
+    customer: Option<Customer>,
     directory: PathBuf,
     challenges: Arc<Challenges>,
     clock: Clock,
+    cluster: OnceLock<Arc<dyn Cluster>>,
+    /// Told by another node that there is a new certificate.
+    told: Notify,
 }
 
 impl Acme {
     /// # Errors
-    /// When a file with certificates of authorities is not usable.
+    /// When a file with certificates of authorities, or with a key, is not usable.
     pub fn new(config: &Config) -> Result<Self, AcmeError> {
         let mut trusted = config.outbound.clone();
         trusted.certificates.0.extend(config.acme.ca.clone());
@@ -110,9 +163,12 @@ impl Acme {
             domains: config.acme_domains(),
             contact: config.acme.contact.iter().map(uri).collect(),
             challenge: config.acme.challenge,
+            customer: Customer::load(&config.acme)?,
             directory: config.server.data_dir.join(DIRECTORY),
             challenges: Arc::default(),
             clock: Clock::system(),
+            cluster: OnceLock::new(),
+            told: Notify::new(),
         })
     }
 
@@ -127,11 +183,15 @@ impl Acme {
     }
 
     /// Gets a certificate when there is none, or a third of its time is left, until the shutdown.
-    /// Calls `renewed` after each.
+    /// Calls `renewed` after each. Of the nodes of a cluster, one does this at a time.
     pub async fn keep(self: Arc<Self>, renewed: Arc<dyn Fn() + Send + Sync>, shutdown: Shutdown) {
         let mut failures = 0;
         let jitter = random_part();
         loop {
+            let agreed = self.agree().await;
+            if matches!(agreed, Ok(true)) {
+                renewed();
+            }
             let wait = self.due_in(jitter);
             if !wait.is_zero() {
                 tokio::select! {
@@ -139,8 +199,13 @@ impl Acme {
                     () = shutdown.given() => return,
                 }
             }
+            let ordered = async {
+                // The nodes may have one that this node does not know.
+                agreed?;
+                self.order_patiently().await
+            };
             let ordered = tokio::select! {
-                ordered = self.order_patiently() => ordered,
+                ordered = ordered => ordered,
                 () = shutdown.given() => return,
             };
             let pause = match ordered {
@@ -149,6 +214,7 @@ impl Acme {
                     metrics().acme_orders.of_value(Tried::Done).inc();
                     info!(domains = ?self.domains, "the authority gave a certificate");
                     renewed();
+                    self.tell_of_certificate().await;
                     // In case that it is due again at once: its time may be over by our clock.
                     limits::ACME_PAUSES[0]
                 }
@@ -176,7 +242,7 @@ impl Acme {
                 Err(error) if error.is_problem("badNonce") && nonces < NONCES => nonces += 1,
                 Err(error) => {
                     if error.is_problem("accountDoesNotExist") {
-                        self.forget_account();
+                        self.forget_account().await;
                     }
                     return Err(error);
                 }
@@ -193,11 +259,21 @@ impl Acme {
         Duration::from_secs(u64::try_from(left_s).unwrap_or_default())
     }
 
-    /// The certificate in the file, if it is of this authority and for these names.
+    /// How long the certificate in the file holds, if it is of this authority and for these names.
     fn stored(&self) -> Option<Validity> {
+        self.stored_pem().map(|(validity, _)| validity)
+    }
+
+    /// The same with the text of the file.
+    fn stored_pem(&self) -> Option<(Validity, String)> {
         let pem = std::fs::read_to_string(self.directory.join(CERTIFICATE)).ok()?;
+        Some((self.own_validity(&pem)?, pem))
+    }
+
+    /// How long the certificate in this text holds, if it is of this authority and for these names.
+    fn own_validity(&self, pem: &str) -> Option<Validity> {
         let is_ours = pem.lines().next() == Some(&self.title());
-        validity(&pem).filter(|_| is_ours)
+        validity(pem).filter(|_| is_ours)
     }
 
     /// The first line of the file, which is no part of the certificate.
@@ -259,6 +335,33 @@ mod tests {
         assert!((58 * DAY..60 * DAY).contains(&earliest), "{earliest}");
         // One whose times are senseless is renewed by its end.
         assert_eq!(renewal_s(Validity { from_s: 10, until_s: 5 }, 0.5), 5);
+    }
+
+    #[test]
+    fn the_key_of_a_customer_is_read_and_never_quoted() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("eab.key");
+        let line = format!("\"{}\"", file.display());
+        let text = format!("[acme]\neab_key_id = \"kid-1\"\neab_key_file = {line}\n");
+        let load = |key: &str| {
+            std::fs::write(&file, key).unwrap();
+            let given = Some(("logcabin.toml".into(), text.clone()));
+            let config = config::Effective::load(given, [], &[]).unwrap().config;
+            Customer::load(&config.acme)
+        };
+        for key in ["c2VjcmV0LWtleQ", "c2VjcmV0LWtleQ==", " c2VjcmV0LWtleQ\n"] {
+            let customer = load(key).unwrap().unwrap();
+            assert_eq!((&*customer.id, &*customer.key), ("kid-1", &b"secret-key"[..]));
+            assert!(!format!("{customer:?}").contains("115"), "{customer:?}");
+        }
+        for wrong in ["", "=", "not base64!", "c2VjcmV0LWtleQ c2VjcmV0LWtleQ"] {
+            let error = load(wrong).unwrap_err().to_string();
+            assert!(error.contains("acme.eab_key_file"), "{error}");
+            assert!(wrong.len() < 2 || !error.contains(wrong), "{error}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        let config = config::Effective::load(Some(("x".into(), text)), [], &[]).unwrap().config;
+        assert!(matches!(Customer::load(&config.acme), Err(AcmeError::Key(_))));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use instant_acme::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Acme, AcmeError, client::Asking};
+use super::{Acme, AcmeError, Customer, client::Asking, nodes::Told};
 use logcabin_base::limits;
 use logcabin_config::AcmeChallenge;
 
@@ -30,7 +30,7 @@ impl Acme {
         // What the library waits for by itself is bounded, but for a nonce here and there.
         let patience = 3 * limits::ACME_PATIENCE;
         let ordered = tokio::time::timeout(patience, self.order_once()).await;
-        self.challenges.clear();
+        self.tell(&Told::Over).await?;
         let (key, chain) = ordered.map_err(|_| AcmeError::Late(patience))??;
         self.store(&key, &chain)
     }
@@ -73,15 +73,16 @@ impl Acme {
                 return Err(AcmeError::NotOffered { challenge: self.challenge, name });
             };
             let answer = challenge.key_authorization();
-            match self.challenge {
+            let told = match self.challenge {
                 AcmeChallenge::Http01 => {
-                    let token = challenge.token.clone();
-                    self.challenges.answer_http(token, answer.as_str().to_owned());
+                    let (token, answer) = (challenge.token.clone(), answer.as_str().to_owned());
+                    Told::Http { token, answer }
                 }
                 AcmeChallenge::TlsAlpn01 => {
-                    self.challenges.answer_tls(&name, answer.digest().as_ref())?;
+                    Told::Tls { name, digest: answer.digest().as_ref().to_vec() }
                 }
-            }
+            };
+            self.tell(&told).await?;
             challenge.set_ready().await?;
         }
         Ok(())
@@ -107,7 +108,15 @@ impl Acme {
             terms_of_service_agreed: true,
             only_return_existing: false,
         };
-        let (account, credentials) = builder.create(&new, self.authority.clone(), None).await?;
+        let key = self.customer.as_ref().map(Customer::key);
+        let created = builder.create(&new, self.authority.clone(), key.as_ref()).await;
+        let (account, credentials) = created.map_err(|error| {
+            let error = AcmeError::from(error);
+            match key.is_none() && error.is_problem("externalAccountRequired") {
+                true => AcmeError::NeedsKey(error.to_string()),
+                false => error,
+            }
+        })?;
         self.store_account(credentials)?;
         Ok(account)
     }
@@ -124,13 +133,19 @@ impl Acme {
     }
 
     /// So that the next order begins with a new one.
-    pub(super) fn forget_account(&self) {
+    pub(super) async fn forget_account(&self) {
         // If it stays, the authority refuses it again, and this is tried again.
         let _ = std::fs::remove_file(self.directory.join(self.account_file()));
+        self.forget_shared_account().await;
+    }
+
+    /// Whether these are the contents of such a file.
+    pub(super) fn is_account(json: &[u8]) -> bool {
+        serde_json::from_slice::<StoredAccount>(json).is_ok()
     }
 
     /// One for each authority: who tries another comes back to the first.
-    fn account_file(&self) -> String {
+    pub(super) fn account_file(&self) -> String {
         let authority = blake3::hash(self.authority.as_bytes()).to_hex();
         format!("account-{}.json", &authority[..16])
     }

@@ -35,7 +35,12 @@ const RESULTS_PER_PAGE: u64 = 10;
 
 impl From<SearchError> for ApiError {
     fn from(error: SearchError) -> Self {
-        Self::unavailable("The search index is being made.").with_cause(error)
+        match error {
+            SearchError::Unreadable(_) => {
+                Self::unavailable("The search index is being made.").with_cause(error)
+            }
+            SearchError::LeftOut => Self::left_out("This server does not search in messages."),
+        }
     }
 }
 

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId,
-    UInt,
+    UInt, events::TimelineEventType,
 };
 use tempfile::TempDir;
 
 use super::*;
+use crate::{Key, Order, Query};
 use logcabin_base::{clock::Clock, text};
 use logcabin_decide::{
     account::Register,
