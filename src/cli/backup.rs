@@ -62,13 +62,6 @@ impl Backup {
         drop((progress, source));
         let destination = destination(&self.dest);
         note(&self.common, &destination, (&taken.manifest, taken.hash), &taken.removed);
-        let now_ms = Clock::system().now_ms();
-        if let Err(error) = backup::note_completed(data_dir, Path::new(&destination), now_ms) {
-            eprintln!(
-                "logcabin: the backup was made, but its time could not be noted in {}: {error}",
-                data_dir.display()
-            );
-        }
         super::print(&if self.common.json {
             json!({
                 "destination": destination,
@@ -187,9 +180,9 @@ fn list(all: &Backups) -> String {
 
 /// Verify backups: every byte, the hash chain and the signatures
 ///
-/// Exits with 0 if everything is intact, 1 if there is a fault, 2 if nothing could be checked. If
-/// all backups of a data directory (--of) are intact, the time is noted there, for metrics and
-/// alerts.
+/// Exits with 0 if everything is intact, 1 if there is a fault, 2 if nothing could be checked. The
+/// data directory, if there is one, notes which backups are intact, for `logcabin doctor`, metrics
+/// and alerts.
 #[derive(Debug, clap::Args)]
 pub(super) struct VerifyBackup {
     /// The directory of the backups
@@ -205,9 +198,8 @@ pub(super) struct VerifyBackup {
     #[arg(long, value_name = "SOURCE")]
     of: Option<String>,
 
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: act::Common,
 }
 
 impl VerifyBackup {
@@ -219,10 +211,10 @@ impl VerifyBackup {
                 return Ok(ExitCode::from(2));
             }
         };
-        if checked.intact && self.offset.is_none() {
-            self.note();
+        if let Err(error) = self.note(&checked) {
+            eprintln!("logcabin: `logcabin doctor` and metrics will not know of this: {error}");
         }
-        super::print(&if self.json {
+        super::print(&if self.common.json {
             serde_json::to_string(&checked)? + "\n"
         } else {
             text(&checked)
@@ -230,27 +222,24 @@ impl VerifyBackup {
         Ok(if checked.intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Notes that the backups are intact, if it is known of which data directory they are.
-    fn note(&self) {
-        let of = self.of.as_deref().map(Path::new);
-        let Some(data_dir) = of.filter(|of| log_dir(of).is_dir()) else { return };
-        let dest = self.dest.canonicalize().unwrap_or_else(|_| self.dest.clone());
-        if let Err(error) = backup::note_verified(data_dir, &dest, Clock::system().now_ms()) {
-            eprintln!(
-                "logcabin: the time of this check could not be noted in {}: {error}",
-                data_dir.display()
-            );
+    /// Notes the result in the data directory of the backups, if it is on this machine.
+    fn note(&self, checked: &BackupCheck) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let of = self.of.as_ref().map(PathBuf::from).filter(|of| log_dir(of).is_dir());
+        let data_dir = match of {
+            Some(of) => of,
+            None => self.common.data_dir()?,
+        };
+        if !log_dir(&data_dir).is_dir() {
+            return Ok(());
         }
+        let (is_of_all, now_ms) = (self.offset.is_none(), Clock::system().now_ms());
+        verified::note(&data_dir, &destination(&self.dest), checked, is_of_all, now_ms)?;
+        Ok(())
     }
 
     fn check(&self) -> Result<BackupCheck, Box<dyn std::error::Error + Send + Sync>> {
         let of = self.of.as_deref().map(Source::open).transpose()?;
-        let checked = backup::check(&self.dest, self.offset.map(Offset::new), of.as_ref(), |_| {})?;
-        let (is_of_all, now_ms) = (self.offset.is_none(), Clock::system().now_ms());
-        if let Err(error) = verified::note(&self.dest, &checked, is_of_all, now_ms) {
-            eprintln!("logcabin: `logcabin doctor` will not know of this: {error}");
-        }
-        Ok(checked)
+        Ok(backup::check(&self.dest, self.offset.map(Offset::new), of.as_ref(), |_| {})?)
     }
 }
 

@@ -39,12 +39,13 @@ pub(super) fn confirms(question: &str, word: &str) -> io::Result<bool> {
 
 fn ask(prompt: &str) -> io::Result<Secret> {
     let stdin = io::stdin();
-    eprint!("{prompt}");
-    io::stderr().flush()?;
     let seen = tcgetattr(&stdin)?;
     let mut unseen = seen.clone();
     unseen.local_modes.remove(LocalModes::ECHO);
+    // Before the prompt: what answers it, however fast, is not shown and not dropped.
     tcsetattr(&stdin, OptionalActions::Flush, &unseen)?;
+    eprint!("{prompt}");
+    io::stderr().flush()?;
     let line = read_line(&mut stdin.lock());
     tcsetattr(&stdin, OptionalActions::Flush, &seen)?;
     eprintln!();

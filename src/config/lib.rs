@@ -22,6 +22,7 @@ use toml::de::{DeTable, DeValue};
 use logcabin_base::{bodies::Shares, limits};
 
 mod cluster;
+mod descriptors;
 mod entry;
 mod federation;
 mod list;
@@ -407,6 +408,28 @@ impl Config {
     /// Whether the server speaks HTTPS to clients itself.
     pub const fn has_tls(&self) -> bool {
         self.acme.enabled || self.tls.certificate.is_some()
+    }
+
+    /// The first address with HTTPS for clients, as this machine can reach it; none without HTTPS
+    /// of the server's own.
+    pub fn https_address(&self) -> Option<SocketAddr> {
+        let bind = self.tls.bind.first().filter(|_| self.has_tls())?;
+        Some(reachable(*bind))
+    }
+
+    /// The names by which clients come to HTTPS of the server's own: that of the public address,
+    /// and all for which an authority is asked.
+    pub fn https_names(&self) -> Vec<String> {
+        let url = self.server.url().parse::<reqwest::Url>().ok();
+        let host = url.as_ref().and_then(reqwest::Url::host_str).unwrap_or_default();
+        // An IPv6 address stands in brackets.
+        let host = host.trim_matches(['[', ']']).to_owned();
+        let mut names = vec![host];
+        if self.acme.enabled {
+            names.extend(self.acme_domains());
+        }
+        names.dedup();
+        names
     }
 
     /// The names that the certificate of an authority is for.

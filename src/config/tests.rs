@@ -368,6 +368,15 @@ fn with_https_of_its_own_a_server_is_at_that_address_and_not_open_to_all() {
     assert_eq!(url(files), "https://example.org");
     let own = named.replace("[server]\n", "[server]\npublic_url = \"https://chat.example.org\"\n");
     assert_eq!(url(&own), "https://chat.example.org");
+    let names = |text: &str| file(text).unwrap().config.settled().https_names();
+    assert_eq!(names(acme), ["example.org"]);
+    assert_eq!(names(&named), ["matrix.example.org", "example.org"]);
+    assert_eq!(names(&own), ["chat.example.org", "matrix.example.org", "example.org"]);
+    let address = "[tls]\ncertificate = \"a\"\n[server]\npublic_url = \"https://[::1]:8443\"\n";
+    assert_eq!(names(address), ["::1"]);
+    let at = |text: &str| file(text).unwrap().config.https_address().map(|at| at.to_string());
+    assert_eq!(at(&port).as_deref(), Some("127.0.0.1:8443"));
+    assert_eq!(at(""), None);
 }
 
 #[test]

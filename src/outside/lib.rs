@@ -5,6 +5,7 @@
 
 pub mod acme;
 pub mod appservice;
+pub mod certificate;
 pub mod delivery;
 pub mod federation;
 pub mod mail;

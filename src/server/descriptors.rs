@@ -2,7 +2,7 @@
 
 use tracing::{info, warn};
 
-use logcabin_base::{descriptors, limits};
+use logcabin_base::descriptors;
 use logcabin_config::Config;
 
 /// How many connections the file descriptors allow.
@@ -12,6 +12,15 @@ pub(super) struct Places {
     pub(super) clients: usize,
     /// At those for other homeservers.
     pub(super) servers: usize,
+}
+
+impl Places {
+    /// The settings of listeners for clients that accept as many connections.
+    pub(super) fn within(self, config: &Config) -> Config {
+        let mut config = config.clone();
+        config.http.max_connections = self.clients;
+        config
+    }
 }
 
 /// Raises the limit of the process, and shares it out. Warns if it is lower than the settings need.
@@ -25,7 +34,7 @@ pub(super) fn share(config: &Config) -> Places {
     if places.clients < wanted {
         warn!(
             limit,
-            needed = needed(config),
+            needed = config.needed_descriptors(),
             max_connections = places.clients,
             "the limit on file descriptors is too low for http.max_connections, so fewer \
              connections are accepted: raise it (LimitNOFILE, ulimit -Hn), or lower the setting"
@@ -34,29 +43,15 @@ pub(super) fn share(config: &Config) -> Places {
     places
 }
 
-/// What the server needs besides connections and what is kept for their requests.
-fn own(config: &Config) -> u64 {
-    let listeners = config.server.bind.len() + config.federation.bind.len();
-    limits::DESCRIPTORS_OWN + listeners as u64 + u64::from(config.metrics.bind.is_some())
-}
-
-/// What the settings need in all.
-fn needed(config: &Config) -> u64 {
-    let listeners = if has_second(config) { 2 } else { 1 };
-    config.http.max_connections as u64 * listeners + own(config) + limits::DESCRIPTORS_KEPT.1
-}
-
-/// Whether other homeservers have listeners, and connections, of their own.
-fn has_second(config: &Config) -> bool {
-    config.federation.enabled && !config.federation.bind.is_empty()
-}
-
 fn places(limit: u64, config: &Config) -> Places {
     let wanted = config.http.max_connections;
-    let left = limit.saturating_sub(own(config) + descriptors::kept(limit));
+    let left = limit.saturating_sub(config.own_descriptors() + descriptors::kept(limit));
     let left = usize::try_from(left).unwrap_or(usize::MAX);
-    // Clients are many; other homeservers ask again.
-    let for_servers = if has_second(config) { left / 4 } else { 0 };
+    let for_servers = match config.has_federation_listeners() {
+        // Clients are many; other homeservers ask again, and have what clients leave.
+        true => (left / 4).max(left.saturating_sub(wanted)),
+        false => 0,
+    };
     let clients = left.saturating_sub(wanted.min(for_servers));
     Places { clients: wanted.min(clients).max(1), servers: wanted.min(for_servers).max(1) }
 }
@@ -79,6 +74,7 @@ mod tests {
         let Places { clients, servers } = places(1024, &config);
         assert!(servers * 2 < clients && clients + servers < 1024 - 256, "{clients}, {servers}");
         assert_eq!(places(1 << 20, &config), Places { clients: wanted, servers: wanted });
-        assert!(needed(&config) > 2 * wanted as u64);
+        let needed = config.needed_descriptors();
+        assert_eq!(places(needed, &config), Places { clients: wanted, servers: wanted });
     }
 }

@@ -13,7 +13,11 @@ use ruma::api::auth_scheme::NoAccessToken;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use super::{ServerError, open, tasks::Tasks};
+use super::{
+    ServerError,
+    inherited::{HTTPS, REDIRECT, listen_at},
+    tasks::Tasks,
+};
 use logcabin_base::{limits, shutdown::Shutdown};
 use logcabin_cluster::Cluster;
 use logcabin_config::{AcmeChallenge, Config, FilePath, PublicUrl, Tls as Settings};
@@ -66,7 +70,7 @@ impl Https {
 
     /// Listens on the configured addresses, and replaces them by the actual ones.
     pub(super) async fn listen(&self, tls: &mut Settings) -> Result<Vec<Listener>, ServerError> {
-        let listeners = open::listen_at("tls.bind", &mut tls.bind).await?;
+        let listeners = listen_at(HTTPS, "tls.bind", &mut tls.bind).await?;
         Ok(listeners.into_iter().map(|listener| listener.with_tls(&self.tls)).collect())
     }
 
@@ -173,7 +177,8 @@ async fn challenge(cx: Cx<Redirect, ()>, asked: Challenge) -> Result<Reply, ApiE
 pub(super) async fn listen_for_redirect(
     tls: &mut Settings,
 ) -> Result<Vec<Arc<Listener>>, ServerError> {
-    let listeners = open::listen_at("tls.redirect_bind", &mut tls.redirect_bind.0).await?;
+    let addresses = &mut tls.redirect_bind.0;
+    let listeners = listen_at(REDIRECT, "tls.redirect_bind", addresses).await?;
     Ok(listeners.into_iter().map(Arc::new).collect())
 }
 

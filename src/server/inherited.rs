@@ -1,7 +1,10 @@
 //! Listening sockets that a service manager opened for the server: systemd's socket activation
 //! (sd_listen_fds(3)).
 
-use std::{env, net::TcpListener};
+use std::{
+    env,
+    net::{SocketAddr, TcpListener},
+};
 
 use listenfd::ListenFd;
 use parking_lot::Mutex;
@@ -13,7 +16,10 @@ use logcabin_edge::http::listen::Listener;
 
 /// The names of sockets, in `FileDescriptorName=` of their units.
 pub(super) const CLIENT: &str = "client";
+pub(super) const HTTPS: &str = "https";
+pub(super) const REDIRECT: &str = "redirect";
 pub(super) const FEDERATION: &str = "federation";
+const NAMES: [&str; 4] = [CLIENT, HTTPS, REDIRECT, FEDERATION];
 
 /// The sockets that nothing listens on yet, with their names. A process inherits them once.
 static WAITING: Mutex<Vec<(String, TcpListener)>> = Mutex::new(Vec::new());
@@ -31,10 +37,10 @@ pub fn inherit_sockets() -> Result<(), ServerError> {
     for index in 0..passed.len() {
         // Without names, as from tools other than systemd, there is only the one for clients.
         let name = names.next().filter(|name| !name.is_empty()).unwrap_or(CLIENT);
-        if ![CLIENT, FEDERATION].contains(&name) {
+        if !NAMES.contains(&name) {
             return Err(ServerError::Inherited(format!(
-                "a socket is named `{name}`; set FileDescriptorName= of its unit to `{CLIENT}` or \
-                 `{FEDERATION}`"
+                "a socket is named `{name}`; set FileDescriptorName= of its unit to one of {}",
+                NAMES.map(|name| format!("`{name}`")).join(", ")
             )));
         }
         let listener = passed.take_tcp_listener(index);
@@ -68,9 +74,21 @@ pub(super) async fn listen(
     Ok(listeners)
 }
 
+/// The same of addresses alone.
+pub(super) async fn listen_at(
+    name: &str,
+    setting: &'static str,
+    addresses: &mut Vec<SocketAddr>,
+) -> Result<Vec<Listener>, ServerError> {
+    let mut binds = addresses.iter().copied().map(Bind::Tcp).collect();
+    let listeners = listen(name, setting, &mut binds).await?;
+    *addresses = binds.iter().filter_map(Bind::address).collect();
+    Ok(listeners)
+}
+
 /// Closes the sockets that the configuration has no use for, and says so.
 pub(super) fn close_unused() {
     for (name, _) in WAITING.lock().drain(..) {
-        warn!(name, "a socket of the service manager is not used; is federation.enabled set?");
+        warn!(name, "a socket of the service manager is not used: what it is for is off");
     }
 }

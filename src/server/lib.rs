@@ -174,7 +174,6 @@ async fn serve(
     otlp::check(&config)?;
     let configured = config.clone();
     let places = descriptors::share(&config);
-    config.http.max_connections = places.clients;
     // Invalid files are reported before anything is changed.
     let named = ConfiguredFiles::load(&config)?;
     let https = Https::open(&config)?;
@@ -195,7 +194,9 @@ async fn serve(
     };
     let Listening { clients: listeners, redirecting, federation, metrics: metrics_at } = listening;
     otlp::begin(&config)?;
-    let starting = starting::Answering::begin(&config, &listeners)?;
+    // The settings of what accepts connections; `logcabin doctor` compares with those given.
+    let within = places.within(&config);
+    let starting = starting::Answering::begin(&within, &listeners)?;
     let manager = Manager::starting();
     let mut core = Core::open(&config, &named, log).await?;
 
@@ -230,12 +231,12 @@ async fn serve(
     let observer = open::observer(&config, &core, &parts);
     tasks::begin(&config, &core, parts, shared_store, &mut tasks).await;
     if let Some(https) = &https {
-        let redirect = https::redirect(redirecting, https, &config, shutdown.clone())?;
+        let redirect = https::redirect(redirecting, https, &within, shutdown.clone())?;
         tasks.wait_for("redirect to HTTPS", redirect);
         https.begin_acme(&tasks, cluster.as_ref(), &shutdown);
     }
     if let Some(listener) = metrics_at {
-        metrics::serve_on(listener, Arc::clone(&observer), &config, shutdown.clone())?;
+        metrics::serve_on(listener, Arc::clone(&observer), &within, shutdown.clone())?;
     }
     if config.metrics.endpoint.is_some() {
         let (config, stop) = (Arc::new(config.clone()), shutdown.clone());
@@ -258,7 +259,7 @@ async fn serve(
     });
     let (for_servers, federated) = federated.transpose()?.unzip();
     let reloaded = Arc::clone(&app);
-    let edge = Edge::new(app, api::endpoints(&config.server.prefixes), &config, shutdown.clone())?;
+    let edge = Edge::new(app, api::endpoints(&config.server.prefixes), &within, shutdown.clone())?;
     let edge = Arc::new(edge.sharing(&bodies).logging(access.clone()));
     let certificates = for_clients.iter().chain(&for_federation).cloned().collect();
     begin_watching(&tasks, certificates, &shutdown);

@@ -43,8 +43,11 @@ use logcabin_log::{
 };
 use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::{
-    admin::context::ActContext,
-    backup::backup_status,
+    admin::{
+        context::ActContext,
+        snapshots::{BackupRow, backups},
+    },
+    backup::verified,
     doctor::{Doctor, Running},
 };
 use logcabin_outside::{
@@ -84,7 +87,7 @@ use logcabin_snapshot::{self as snapshot, StartedFrom};
 
 /// Reads the metrics that are not counted but looked up at each scrape.
 pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<Observer> {
-    let data_dir = config.server.data_dir.clone();
+    let (data_dir, context) = (config.server.data_dir.clone(), Arc::clone(&parts.app.context));
     Arc::new(Observer {
         engine: Arc::clone(&core.engine),
         log: Arc::clone(&core.log.local),
@@ -96,8 +99,11 @@ pub(super) fn observer(config: &Config, core: &Core, parts: &Components) -> Arc<
         directories: observe::Directories::configured(config),
         backup_times: Box::new(move || {
             // What cannot be read is not known.
-            let status = backup_status(&data_dir).unwrap_or_default();
-            (status.completed_ms.unwrap_or_default(), status.verified_ms.unwrap_or_default())
+            let newest =
+                backups(&context, 0, 1).ok().and_then(|all| all.backups.into_iter().next());
+            newest.map_or((0, 0), |BackupRow { copy, noted_ms, .. }| {
+                (noted_ms, verified::all_ms(&data_dir, &copy.destination).unwrap_or_default())
+            })
         }),
         last: Default::default(),
     })

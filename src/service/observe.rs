@@ -47,8 +47,8 @@ pub struct Observer {
     /// How far the archive is, and why it cannot be written if it cannot.
     pub archive: Option<Archive>,
     pub directories: Directories,
-    /// When the last backup was completed and verified, in milliseconds since the Unix epoch; 0 if
-    /// that is not known.
+    /// When the last backup was completed, and when all beside it were last verified, in
+    /// milliseconds since the Unix epoch; 0 if that is not known.
     pub backup_times: Box<dyn Fn() -> (u64, u64) + Send + Sync>,
     /// When the files were last looked at, and what the runtime had done by the last look.
     pub last: Mutex<LastObservation>,

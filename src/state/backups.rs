@@ -72,7 +72,12 @@ impl Backups {
         for gone in removed {
             all.remove(&(destination.clone(), gone));
         }
-        all.insert((destination, moment), BackupEntry { record: offset, manifest });
+        // A backup that is known is named again by a record of what was removed; it was not made
+        // again.
+        let key = (destination, moment);
+        if all.get(&key).is_none_or(|known| known.manifest != manifest) {
+            all.insert(key, BackupEntry { record: offset, manifest });
+        }
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
@@ -114,5 +119,9 @@ mod tests {
         assert_eq!(holding(5, Offset::new(15)), [10]);
         make(31, 30, &[10]);
         assert_eq!(holding(5, Offset::MAX), [20, 30]);
+        // One that is only named does not become newer.
+        make(41, 30, &[20]);
+        assert_eq!(holding(5, Offset::MAX), [30]);
+        assert_eq!(copies.all()[0].record, Offset::new(31));
     }
 }

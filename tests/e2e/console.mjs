@@ -153,6 +153,24 @@ for (const name of ["users", "rooms", "media", "reports", "tokens", "work", "bac
     await submitted(() => page.click(`nav a[href$='/${name}']`));
     await look(name);
 }
+
+// The server is examined when the button is pressed with the keyboard.
+await submitted(() => page.click("nav a[href$='/health']"));
+assert.match(await page.$eval("[role=status]", (said) => said.textContent), /not examined since its start/);
+await look("not-examined");
+await page.focus("main form button");
+await submitted(() => page.keyboard.press("Enter"));
+assert.match(await page.$eval("[role=status]", (said) => said.textContent), /^\d+ error\(s\), \d+ warning\(s\)/);
+const levels = await page.$$eval("td[data-label=Level]", (cells) => cells.map((cell) => cell.textContent));
+const order = ["error", "warning", "unknown", "ok"];
+const ranks = levels.map((level) => order.indexOf(level));
+assert.ok(ranks.length > 8 && ranks.every((rank, at) => rank >= (ranks[at - 1] ?? 0)), levels.join());
+for (const row of await page.$$eval("main tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent.trim())))) {
+    // What is not well says why that matters and what mends it.
+    assert.ok(row[2] && (row[0] === "ok" || (row[3] && row[4])), row.join(" | "));
+}
+await look("health");
+
 await submitted(() => page.click("nav a[href$='/erasures']"));
 await look("erasures");
 await submitted(() => page.click("td[data-label='Because of'] a"));

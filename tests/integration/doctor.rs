@@ -1,6 +1,8 @@
 //! `logcabin doctor` and `logcabin status`: each thing that is broken is found, nothing is called
 //! well that nobody looked at, and the console shows the same.
 
+mod https;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -93,7 +95,7 @@ async fn a_new_server_lacks_only_a_backup() {
     assert!(shown.contains("never verified") && shown.contains("Mend: logcabin"), "{shown}");
     assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown}");
 
-    let verified = crate::harness::run_logcabin(["verify-backup".as_ref(), place.as_os_str()]);
+    let verified = command("verify-backup", server.data_dir(), &directory, "");
     assert!(verified.status.success(), "{verified:?}");
     let (report, code) = examined(server.data_dir(), "");
     are(&report, "ok", &["backup", "backup-verified"]);

@@ -4,7 +4,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use http::Request;
 use http_body_util::Full;
@@ -12,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::harness::{
-    Http, PATIENCE, TestServer, free_address, logcabin_command, program, until_ok,
+    Http, PATIENCE, TestServer, free_address, logcabin_command, program, until_ok, without_settings,
 };
 
 #[tokio::test]
@@ -109,30 +110,19 @@ async fn a_server_listens_on_the_sockets_that_its_service_manager_opened() {
         [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let [for_clients, for_servers] =
         [&clients, &servers].map(|of| Http::new(&format!("http://{}", of.local_addr().unwrap())));
-    // The shell gives them the numbers that the protocol demands.
-    let start = |names: &str| {
-        let mut command = Command::new("sh");
-        let [clients, servers] = [&clients, &servers].map(|of| of.try_clone().expect("a copy"));
-        command
-            .args(["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >&2"])
-            .arg(program())
-            .args(["serve", "--server-name", "e2e.test", "--bind", "192.0.2.1:1", "--data-dir"])
-            .arg(directory.path().join("data"))
-            .env("LISTEN_FDS", "2")
-            .env("LISTEN_FDNAMES", names)
-            .env("LOGCABIN_FEDERATION_ENABLED", "true")
-            .stdin(OwnedFd::from(clients))
-            .stdout(OwnedFd::from(servers))
-            .stderr(Stdio::piped());
-        command.spawn().expect("the server can be started")
-    };
+    let settings = [
+        ("LOGCABIN_SERVER_NAME", "e2e.test"),
+        ("LOGCABIN_SERVER_BIND", "192.0.2.1:1"),
+        ("LOGCABIN_FEDERATION_ENABLED", "true"),
+    ];
+    let data = directory.path().join("data");
+    let start = |names: &str| start_on_sockets([&clients, &servers], names, &data, &settings);
     let refused = start("client:console").wait_with_output().expect("it ends");
     let complaint = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && complaint.contains("`console`"), "{complaint}");
 
     let mut child = start("client:federation");
-    let complaints = child.stderr.take().expect("stderr is piped");
-    std::thread::spawn(move || std::io::copy(&mut { complaints }, &mut std::io::sink()));
+    ignore_complaints(&mut child);
     let ready = async || match for_clients.try_request("GET", "/health/ready", None, None).await {
         Ok(answer) if answer.status == 200 => Ok(()),
         Ok(answer) => Err(answer.to_string()),
@@ -140,6 +130,42 @@ async fn a_server_listens_on_the_sockets_that_its_service_manager_opened() {
     };
     until_ok("the server is ready", ready).await;
     for_servers.request("GET", "/_matrix/federation/v1/version", None, None).await.ok();
+    terminate(&mut child);
+}
+
+/// Starts a server on two sockets with these names, as a service manager does.
+pub(crate) fn start_on_sockets(
+    sockets: [&TcpListener; 2],
+    names: &str,
+    data: &Path,
+    settings: &[(&str, &str)],
+) -> Child {
+    let mut command = Command::new("sh");
+    let [first, second] = sockets.map(|of| of.try_clone().expect("a copy"));
+    // The shell gives them the numbers that the protocol demands.
+    without_settings(&mut command)
+        .args(["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&0 4<&1 </dev/null >&2"])
+        .arg(program())
+        .args(["serve", "--data-dir"])
+        .arg(data)
+        .env("LISTEN_FDS", "2")
+        .env("LISTEN_FDNAMES", names)
+        .envs(settings.iter().copied())
+        .stdin(OwnedFd::from(first))
+        .stdout(OwnedFd::from(second))
+        .stderr(Stdio::piped());
+    command.spawn().expect("the server can be started")
+}
+
+/// Reads what a server logs, so that it never waits for that.
+pub(crate) fn ignore_complaints(child: &mut Child) {
+    let complaints = child.stderr.take().expect("stderr is piped");
+    std::thread::spawn(move || std::io::copy(&mut { complaints }, &mut std::io::sink()));
+}
+
+/// Stops a server as a service manager does.
+#[track_caller]
+pub(crate) fn terminate(child: &mut Child) {
     let killed = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status();
     assert!(killed.expect("kill runs").success());
     assert!(child.wait().expect("it ends").success());

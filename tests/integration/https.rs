@@ -5,7 +5,7 @@ mod acme;
 mod reload;
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -20,6 +20,7 @@ use crate::federation::authority::Authority;
 use crate::harness::{
     TestServer, free_address, logcabin_command, refused_start, runs, skip, until,
 };
+use crate::health::{ignore_complaints, start_on_sockets, terminate};
 
 /// What curl says of a request: the status and the version of HTTP on the first line, then the
 /// headers and the body.
@@ -169,6 +170,37 @@ async fn what_comes_without_tls_is_redirected_if_it_is_for_this_server() {
     assert!(other.starts_with("HTTP/1.1 404") && !other.contains("evil"), "{other}");
     let challenge = format!("http://{}/.well-known/acme-challenge/unknown", served.plain);
     assert_eq!(outcome(&["-H", "Host: localhost", &challenge]), "404 HTTP/1.1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn https_and_its_redirect_are_served_on_the_sockets_of_a_service_manager() {
+    let Some(authority) = prepared("sockets of a service manager") else { return };
+    let directory = TempDir::new().expect("a temporary directory");
+    let [https, plain] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let port = |of: &TcpListener| of.local_addr().expect("an address").port();
+    let (key, certificate) = authority.certify("clients");
+    let own = [
+        ("LOGCABIN_SERVER_NAME", "localhost".to_owned()),
+        ("LOGCABIN_SERVER_BIND", free_address().to_string()),
+        // This machine has no such address.
+        ("LOGCABIN_TLS_BIND", format!("192.0.2.1:{}", port(&https))),
+        ("LOGCABIN_TLS_REDIRECT_BIND", "192.0.2.1:1".to_owned()),
+        ("LOGCABIN_TLS_CERTIFICATE", certificate.display().to_string()),
+        ("LOGCABIN_TLS_CERTIFICATE_KEY", key.display().to_string()),
+    ];
+    let own: Vec<_> = own.iter().map(|(name, value)| (*name, &**value)).collect();
+    let data = directory.path().join("data");
+    let mut child = start_on_sockets([&https, &plain], "https:redirect", &data, &own);
+    ignore_complaints(&mut child);
+    let ca = authority.certificate().display().to_string();
+    let ready = format!("https://localhost:{}/health/ready", port(&https));
+    until("the server is ready", async || outcome(&["--cacert", &ca, &ready]).starts_with("200 "))
+        .await;
+    let told = curl(&["-H", "Host: localhost", &format!("http://127.0.0.1:{}/a", port(&plain))]);
+    let told = String::from_utf8_lossy(&told.stdout).to_ascii_lowercase();
+    let target = format!("location: https://localhost:{}/a", port(&https));
+    assert!(told.starts_with("http/1.1 308") && told.contains(&target), "{told}");
+    terminate(&mut child);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -70,11 +70,16 @@ async fn old_backups_go_but_never_the_newest_that_is_intact() {
     let prune = ["prune-backups", &to, "--data-dir", &data, "--json"];
     let rule = |rule: [&'static str; 2]| [&prune[..], &rule[..]].concat();
 
+    let newest = || json_of(&["backups", "--data-dir", &data, "--json"])["backups"][0].clone();
+    let before = newest();
+    assert!(before["noted_ms"].is_u64(), "{before}");
+
     // Nothing is older than a day.
     let pruned = json_of(&rule(["--max-age-days", "1"]));
     assert_eq!((offsets(&pruned["removed"]), offsets(&pruned["kept"])), (vec![], made.clone()));
     let pruned = json_of(&rule(["--keep", "3"]));
     assert_eq!(offsets(&pruned["removed"]), made[..1], "{pruned}");
+    assert_eq!(newest(), before, "nothing was backed up meanwhile");
     let known = json_of(&["backups", "--data-dir", &data, "--json"]).to_string();
     for (number, offset) in made.iter().enumerate() {
         let is_known = known.contains(&format!("\"offset\":{offset}"));

@@ -1,5 +1,7 @@
 //! `logcabin setup`: what it makes, what it refuses, and that it leaves nothing half-made.
 
+mod terminal;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -24,9 +24,9 @@ pub const DOCTOR_DOCUMENT_BYTES: usize = 64 * 1024;
 /// above the second, other homeservers refuse keys and show messages at wrong times.
 pub const DOCTOR_CLOCK_OFF: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(300)];
 
-/// The file descriptors that the server needs besides those of its listeners' connections: the log,
-/// the archive, the search index, and requests to other services.
-pub const OWN_DESCRIPTORS: u64 = 512;
+/// With fewer file descriptors than this, parts of the server may fail, however few connections
+/// there are.
+pub const FEW_DESCRIPTORS: u64 = 512;
 
 /// Below this, a certificate should have been renewed: those of ACME authorities are renewed 30
 /// days before they expire.

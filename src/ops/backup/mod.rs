@@ -11,7 +11,6 @@
 //! DEST/media/ab/cd/HASH              an uploaded file, named by its blake3
 //! DEST/incoming/                     what is being copied; emptied by the next backup
 //! DEST/lock                          locked while a backup is made
-//! DEST/verified.json                 which backups were verified, and when
 //! ```
 //!
 //! A file is written under a temporary name, synced, and renamed; the manifest comes last. So an
@@ -28,7 +27,6 @@
 
 mod check;
 mod prune;
-mod status;
 mod take;
 pub mod verified;
 
@@ -40,7 +38,6 @@ use std::{
 
 pub use check::{BackupCheck, CheckedBackup, check};
 pub use prune::{Pruned, Retention, prune};
-pub use status::{BackupStatus, backup_status, note_completed, note_verified};
 pub use take::{NewBackup, Options, take};
 
 use crate::source::{ManifestError, SourceError};

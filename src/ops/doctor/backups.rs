@@ -1,6 +1,6 @@
 //! Whether there is a backup to restore from, and whether it is one.
 
-use std::path::Path;
+use std::{fs, io, path::Path};
 
 use super::{Finding, Level, Subject, failing, unknown};
 use crate::{
@@ -9,10 +9,12 @@ use crate::{
     history::terminal::duration,
 };
 use logcabin_base::{clock::millis, limits};
+use logcabin_state::Backup;
 
 /// The newest backup that the log knows of.
 #[derive(Clone, Debug)]
 struct Newest {
+    data_dir: String,
     age_ms: u64,
     destination: String,
     /// When it was verified, in milliseconds since the Unix epoch; or why that is not known.
@@ -33,12 +35,19 @@ fn gather(of: &Subject<'_>) -> Result<Option<Newest>, String> {
     let context = of.context.map_err(str::to_owned)?;
     let page = backups(context, 0, 1).map_err(|error| error.to_string())?;
     let newest = page.backups.into_iter().next();
+    let data_dir = &of.config.server.data_dir;
     Ok(newest.map(|BackupRow { copy, noted_ms, .. }| Newest {
+        data_dir: data_dir.display().to_string(),
         age_ms: of.now_ms.saturating_sub(noted_ms),
-        verified_ms: verified::when(Path::new(&copy.destination), &copy.moment)
-            .map_err(|error| error.to_string()),
+        verified_ms: verified_ms(data_dir, &copy).map_err(|error| error.to_string()),
         destination: copy.destination,
     }))
+}
+
+/// When a backup was verified; an error if its directory is out of sight: it may be gone.
+fn verified_ms(data_dir: &Path, copy: &Backup) -> io::Result<Option<u64>> {
+    fs::metadata(&copy.destination)?;
+    verified::when(data_dir, &copy.destination, &copy.moment)
 }
 
 fn judge(newest: Option<&Newest>) -> Vec<Finding> {
@@ -69,7 +78,7 @@ fn judge(newest: Option<&Newest>) -> Vec<Finding> {
 
 fn verification(of: &Newest) -> Finding {
     const CHECK: &str = "backup-verified";
-    let mend = format!("logcabin verify-backup {}", of.destination);
+    let mend = format!("logcabin verify-backup {} --data-dir {}", of.destination, of.data_dir);
     match &of.verified_ms {
         Ok(Some(_)) => Finding::ok(CHECK, "The last backup was verified, and is intact."),
         Ok(None) => Finding::new(
@@ -91,8 +100,12 @@ mod tests {
     use super::*;
 
     fn levels(age_days: u64, verified_ms: Result<Option<u64>, String>) -> Vec<Level> {
-        let destination = "/backup".to_owned();
-        let newest = Newest { age_ms: age_days * 86_400_000, destination, verified_ms };
+        let newest = Newest {
+            data_dir: "/data".to_owned(),
+            age_ms: age_days * 86_400_000,
+            destination: "/backup".to_owned(),
+            verified_ms,
+        };
         judge(Some(&newest)).iter().map(|finding| finding.level).collect()
     }
 

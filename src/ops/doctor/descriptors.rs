@@ -2,7 +2,6 @@
 
 use super::{Finding, Level, Subject, finding::START, unknown};
 use logcabin_base::limits;
-use logcabin_config::Config;
 
 const CHECK: &str = "descriptors";
 
@@ -20,13 +19,7 @@ pub(super) fn findings(of: &Subject<'_>) -> Vec<Finding> {
     }
     let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limits = DescriptorLimits { soft: limits.current, hard: limits.maximum };
-    vec![judge(limits, needed(of.config))]
-}
-
-/// What the server needs with as many connections as its listeners take.
-fn needed(config: &Config) -> u64 {
-    let listeners = if config.federation.enabled { 2 } else { 1 };
-    limits::OWN_DESCRIPTORS.saturating_add(listeners * config.http.max_connections as u64)
+    vec![judge(limits, of.config.needed_descriptors())]
 }
 
 fn judge(DescriptorLimits { soft, hard }: DescriptorLimits, needed: u64) -> Finding {
@@ -36,7 +29,7 @@ fn judge(DescriptorLimits { soft, hard }: DescriptorLimits, needed: u64) -> Find
             format!("The server may open the {needed} files that it needs."),
         );
     };
-    let level = if soft < limits::OWN_DESCRIPTORS { Level::Error } else { Level::Warning };
+    let level = if soft < limits::FEW_DESCRIPTORS { Level::Error } else { Level::Warning };
     let hard = hard.map_or_else(|| "no limit".to_owned(), |hard| hard.to_string());
     Finding::new(
         CHECK,
@@ -69,9 +62,5 @@ mod tests {
             let found = judge(DescriptorLimits { soft, hard: Some(524_288) }, 20_512);
             assert_eq!(found.level, level, "{soft:?}: {found:?}");
         }
-        let mut config = Config::default();
-        assert_eq!(needed(&config), 20_512);
-        config.federation.enabled = true;
-        assert_eq!(needed(&config), 40_512);
     }
 }

@@ -13,6 +13,7 @@ mod destinations;
 mod disk;
 mod files;
 mod finding;
+mod https;
 mod log;
 mod names;
 mod outsiders;
@@ -139,9 +140,13 @@ async fn run(of: &Subject<'_>) -> Report {
         findings.extend(backups::findings(of));
         findings.extend(destinations::findings(of));
     });
-    let (outside, services) =
-        tokio::join!(Box::pin(reach::findings(of)), Box::pin(services::findings(of)));
+    let (outside, https, services) = tokio::join!(
+        Box::pin(reach::findings(of)),
+        Box::pin(https::findings(of)),
+        Box::pin(services::findings(of)),
+    );
     findings.extend(outside);
+    findings.extend(https);
     findings.extend(services);
     Report::of(findings, of.now_ms, of.running.is_some())
 }

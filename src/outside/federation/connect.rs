@@ -151,11 +151,15 @@ impl Dialer {
     }
 }
 
-/// TLS that trusts the system's authorities, and those in `ca`.
-pub(crate) fn tls(ca: Option<&FilePath>) -> Result<TlsConnector, String> {
+/// TLS that trusts the system's authorities, and those in the files `extra`.
+pub(crate) fn tls<'a>(
+    extra: impl IntoIterator<Item = &'a FilePath>,
+) -> Result<TlsConnector, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let roots = ca.map(|FilePath(path)| certificates::read(path));
-    let roots = roots.transpose()?.unwrap_or_default();
+    let mut roots = Vec::new();
+    for FilePath(path) in extra {
+        roots.extend(certificates::read(path)?);
+    }
     let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider));
     let verifier = verifier.map_err(|error| error.to_string())?;
     let tls = ClientConfig::builder_with_provider(provider)

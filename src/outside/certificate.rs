@@ -1,0 +1,68 @@
+//! The certificate that clients find at a listener of this server, looked at as they do.
+
+use std::net::SocketAddr;
+
+use rustls::{CertificateError, pki_types::ServerName};
+use thiserror::Error;
+use tokio::net::TcpStream;
+
+use crate::federation::connect::tls;
+use logcabin_base::certificates;
+use logcabin_config::FilePath;
+
+/// Why clients do not come to HTTPS.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum HttpsFault {
+    #[error("it has expired")]
+    Expired,
+    #[error("it is not valid yet")]
+    NotYet,
+    #[error("it is for other names")]
+    Name,
+    #[error("no authority that this machine knows has signed it, or one between is missing")]
+    Issuer,
+    /// It is refused for another reason.
+    #[error("{0}")]
+    Refused(String),
+    /// Nothing that speaks TLS answers.
+    #[error("{0}")]
+    Connection(String),
+}
+
+/// Connects to a listener under a name. Returns when its certificate expires, in milliseconds since
+/// the Unix epoch, if that can be read. The authorities in `extra` are trusted, too. The caller
+/// limits the time.
+///
+/// # Errors
+/// When a client would break off the connection.
+pub async fn look(
+    address: SocketAddr,
+    name: &str,
+    extra: &[FilePath],
+) -> Result<Option<u64>, HttpsFault> {
+    let unnamed = |_| HttpsFault::Connection(format!("{name} is no name of a host"));
+    let server = ServerName::try_from(name.to_owned()).map_err(unnamed)?;
+    let connector = tls(extra).map_err(HttpsFault::Connection)?;
+    let stream = TcpStream::connect(address).await;
+    let stream = stream.map_err(|error| HttpsFault::Connection(error.to_string()))?;
+    let stream = connector.connect(server, stream).await.map_err(|error| fault(&error))?;
+    let (_, session) = stream.get_ref();
+    let first = session.peer_certificates().and_then(<[_]>::first);
+    let until_s = first.and_then(certificates::validity).map(|validity| validity.until_s);
+    Ok(until_s.and_then(|until_s| u64::try_from(until_s).ok()?.checked_mul(1000)))
+}
+
+fn fault(error: &std::io::Error) -> HttpsFault {
+    use CertificateError as Refused;
+    let of_tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::InvalidCertificate(refused)) = of_tls else {
+        return HttpsFault::Connection(error.to_string());
+    };
+    match refused {
+        Refused::Expired | Refused::ExpiredContext { .. } => HttpsFault::Expired,
+        Refused::NotValidYet | Refused::NotValidYetContext { .. } => HttpsFault::NotYet,
+        Refused::NotValidForName | Refused::NotValidForNameContext { .. } => HttpsFault::Name,
+        Refused::UnknownIssuer => HttpsFault::Issuer,
+        other => HttpsFault::Refused(other.to_string()),
+    }
+}
