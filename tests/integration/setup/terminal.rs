@@ -8,7 +8,7 @@ use std::thread;
 
 use super::{PASSWORD, Place, entries};
 use crate::administration::{done, user_command};
-use crate::harness::{PATIENCE, runs, skip, without_settings};
+use crate::harness::{PATIENCE, program, runs, skip, without_settings};
 
 /// `logcabin setup` on a pseudo-terminal, which `script` makes.
 struct Terminal {
@@ -31,7 +31,7 @@ impl Terminal {
         let (config, data) = (place.at("etc/logcabin.toml"), place.at("data"));
         let line = format!(
             "{} setup --config {} --data-dir {}",
-            env!("CARGO_BIN_EXE_logcabin"),
+            program().display(),
             config.display(),
             data.display()
         );

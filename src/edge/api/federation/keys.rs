@@ -111,8 +111,7 @@ async fn document(
     server: &ServerName,
     until_ms: u64,
 ) -> Option<CanonicalJsonObject> {
-    let signing = &engine.env().server;
-    if *server == signing.name {
+    if *server == engine.env().server.name {
         return own_document(engine).ok();
     }
     let federation = federation?;
@@ -120,6 +119,7 @@ async fn document(
     let soon_ms = engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
     match federation.keys.document(server, until_ms.min(soon_ms)).await {
         Ok(mut document) => {
+            let signing = &engine.env().server;
             signing
                 .with_current(|pair| sign_json(signing.name.as_str(), pair, &mut document))
                 .ok()?;
