@@ -90,6 +90,35 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         && a != 0x2002
 }
 
+/// Domains that are not of the public internet (RFC 6761, RFC 6762, RFC 8375, RFC 9476, and those
+/// that ICANN delegates to nobody), besides names without a dot.
+const PRIVATE_DOMAINS: [&str; 12] = [
+    "corp",
+    "home",
+    "home.arpa",
+    "internal",
+    "intranet",
+    "invalid",
+    "lan",
+    "local",
+    "localdomain",
+    "localhost",
+    "mail",
+    "private",
+];
+
+/// Whether a name, which another machine is to resolve, may be one of a private network: it is in a
+/// domain for these, has no dot, or ends with a number, as addresses in unusual forms do.
+pub fn is_private_name(name: &str) -> bool {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let Some((_, last)) = name.rsplit_once('.') else { return true };
+    let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
+    let is_in = |domain: &&str| {
+        name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    last.is_empty() || is_number || PRIVATE_DOMAINS.iter().any(is_in)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,5 +204,29 @@ mod tests {
             assert!(range(bad).is_err(), "{bad}");
         }
         assert_eq!(range("fd00::/8").unwrap().to_string(), "fd00::/8");
+    }
+
+    #[test]
+    fn names_of_private_networks_are_recognised() {
+        for private in [
+            "localhost",
+            "a.localhost",
+            "router",
+            "printer.local.",
+            "Metadata.Google.Internal",
+            "nas.home.arpa",
+            "a.lan",
+            "127.1",
+            "0x7f.1",
+            "1.0x7f",
+            "",
+            ".",
+        ] {
+            assert!(is_private_name(private), "{private}");
+        }
+        for public in ["example.org", "a.example.org.", "local.example.org", "notlocal.org"] {
+            assert!(!is_private_name(public), "{public}");
+        }
+        assert!(!is_private_name("a.notlocal"), "another domain");
     }
 }

@@ -235,7 +235,7 @@ fn judge(owner: &Owner, dir: &Path, claimant: &Claimant) -> Result<bool, OwnerEr
     let same_log = owner.log.as_ref().zip(log.as_ref()).map(|(one, other)| one == other);
     match &owner.data_dir {
         Some(of) if is_same(of, data_dir) => return Ok(same_log != Some(true)),
-        Some(of) if *sharing == Sharing::Alone && has_log(Path::new(of)) => {
+        Some(of) if *sharing == Sharing::Alone && may_have_log(Path::new(of)) => {
             let (dir, data_dir) = (dir.to_owned(), of.clone());
             return Err(OwnerError::OtherDataDir { dir, data_dir, setting });
         }
@@ -257,7 +257,7 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 /// Whether there is a log in a data directory. If that cannot be found out, there may be.
-fn has_log(data_dir: &Path) -> bool {
+fn may_have_log(data_dir: &Path) -> bool {
     let names = ["log", "log.swapping"];
     names.iter().any(|name| !matches!(data_dir.join(name).try_exists(), Ok(false)))
 }
@@ -294,7 +294,7 @@ fn lock(
     claimant: &Claimant,
     owner: Option<&Owner>,
 ) -> Result<(), OwnerError> {
-    let locked = patiently(|| match claimant.sharing {
+    let locked = retry_lock(|| match claimant.sharing {
         Sharing::Alone => file.try_lock(),
         Sharing::Nodes => file.try_lock_shared(),
     });
@@ -310,7 +310,7 @@ fn lock(
 
 /// A forked child holds the locks of its parent until it executes another program. So a lock that
 /// is taken is retried for a fifth of a second.
-pub fn patiently(lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
+pub fn retry_lock(lock: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
     for _ in 0..10 {
         match lock() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::act::Common;
+use super::{act::Common, ready};
 use logcabin_base::clock::Clock;
 use logcabin_ops::{
     admin::doctor::{Examine, ShowStatus},
@@ -56,12 +56,22 @@ impl Doctor {
 /// Show how the server is, running or stopped, on one screen
 #[derive(Debug, clap::Args)]
 pub(super) struct Status {
+    /// Only ask the running server whether it is ready for requests, at its own `server.bind`:
+    /// exits with 0 if it is, else with 1 and the reason
+    #[arg(long, conflicts_with = "json")]
+    ready: bool,
+
     #[command(flatten)]
     common: Common,
 }
 
 impl Status {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        if self.ready {
+            ready::ask(&self.common.config()?.server)?;
+            super::print("The server is ready.\n")?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let now_ms = Clock::system().now_ms();
         self.common.run(ShowStatus {}, |of| render_status(of, now_ms, &Layout::of_stdout()))
     }

@@ -32,6 +32,7 @@ mod media;
 mod notice;
 mod password;
 mod prove;
+mod ready;
 mod registration_token;
 mod replay;
 mod report;

@@ -144,7 +144,11 @@ fn banner(config: &Config, hints: bool) -> String {
         name = config.server.name,
         data = config.server.data_dir.display(),
         registration = registration(config),
-        try_next = if hints { try_next(config) } else { String::new() },
+        // curl sends no PROXY header.
+        try_next = match hints && !config.server.proxy_protocol {
+            true => try_next(config),
+            false => String::new(),
+        },
     )
 }
 

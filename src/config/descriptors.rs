@@ -33,6 +33,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::List;
 
     #[test]
     fn every_listener_and_its_connections_count() {
@@ -46,7 +47,7 @@ mod tests {
         config.tls.redirect_bind.0.push(redirect);
         assert_eq!(config.needed_descriptors(), base + 2);
         config.federation.enabled = true;
-        config.federation.bind = Vec::new();
+        config.federation.bind = List::default();
         assert_eq!(config.needed_descriptors(), base + 2, "at the addresses for clients");
         config.federation.bind = Config::default().federation.bind;
         let bound = config.federation.bind.len() as u64;

@@ -38,9 +38,9 @@ use value::RawSetting;
 pub use value::{
     AcmeChallenge, AdminContact, ArchiveDir, BaseUrl, Bind, DeniedPassword, EraseAfter, FilePath,
     Hidden, HostName, IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity,
-    MxcAddress, OpenRegistration, OwnRate, PathPrefix, PublicKey, PublicUrl, RedirectPrefix,
-    Requirement, RoomVersion, SecretFile, SecretUrl, SharedSecret, TurnUri, Unauthenticated,
-    UrlPattern, UserRate, WebUrl,
+    MxcAddress, NoProxy, OpenRegistration, OwnRate, PathPrefix, ProxyUrl, PublicKey, PublicUrl,
+    RedirectPrefix, Requirement, RoomVersion, SecretFile, SecretUrl, SharedSecret, TurnUri,
+    Unauthenticated, UrlPattern, UserRate, WebUrl,
 };
 
 /// The prefix of the environment variables.
@@ -296,17 +296,22 @@ impl Server {
     /// The address that clients are told; none if the configuration names no address that works on
     /// other machines.
     pub fn announced_url(&self) -> Option<String> {
-        let Self { public_url, bind, trust_forwarded_for, .. } = self;
+        let Self { public_url, bind, .. } = self;
         if *public_url == PublicUrl::Auto {
             let first = bind.first()?.address()?.ip();
             let only_local = bind.iter().all(Bind::is_loopback);
             // Behind a proxy, clients know only the proxy's address.
-            if *trust_forwarded_for || first.is_unspecified() || first.is_loopback() && !only_local
-            {
+            let is_here = first.is_loopback() && !only_local;
+            if self.is_proxied() || first.is_unspecified() || is_here {
                 return None;
             }
         }
         Some(self.url())
+    }
+
+    /// Whether a proxy tells this server whom it forwards for.
+    pub const fn is_proxied(&self) -> bool {
+        self.trust_forwarded_for || self.proxy_protocol
     }
 
     /// How to contact the administrators, as a URI.
@@ -319,8 +324,13 @@ impl Server {
     /// The first listening address, as this machine can reach it; if there are only Unix sockets,
     /// that at which clients do.
     pub fn local_url(&self) -> String {
-        let bind = self.bind.iter().find_map(Bind::address);
-        bind.map_or_else(|| self.url(), |bind| format!("http://{}", reachable(bind)))
+        self.local_address().map_or_else(|| self.url(), |address| format!("http://{address}"))
+    }
+
+    /// The first listening address without TLS, as this machine can reach it; none if there are
+    /// only Unix sockets.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.bind.iter().find_map(Bind::address).map(reachable)
     }
 }
 
@@ -333,7 +343,7 @@ impl Registration {
             OpenRegistration::Auto => {
                 server.bind.iter().all(Bind::is_loopback)
                     && server.public_url == PublicUrl::Auto
-                    && !server.trust_forwarded_for
+                    && !server.is_proxied()
             }
             OpenRegistration::Yes => true,
             OpenRegistration::No => false,
@@ -460,7 +470,7 @@ impl Config {
     /// # Errors
     /// When settings contradict each other; the text says what to do.
     pub fn check(&self) -> Result<(), Contradiction> {
-        let (tls, federation) = (&self.tls, &self.federation);
+        let (tls, federation, outbound) = (&self.tls, &self.federation, &self.outbound);
         let is_named = self.server.name.as_str() != "localhost" || !self.acme.domains.is_empty();
         let holds = [
             (
@@ -504,11 +514,41 @@ impl Config {
                 "other homeservers reach this one nowhere: set `federation.bind`, or \
                  `federation.at_client_addresses`",
             ),
+            (
+                !self.http.proxy_protocol_from.is_empty() || !self.expects_proxies_at_an_address(),
+                "`proxy_protocol` expects a PROXY header, and no proxy is trusted to send one: name \
+                 its address in `http.proxy_protocol_from`",
+            ),
+            (
+                outbound.proxy.is_some()
+                    || outbound.proxy_user.is_none() && !outbound.proxy_resolves_names,
+                "`outbound.proxy_user` and `outbound.proxy_resolves_names` are about a proxy, and \
+                 there is none: set `outbound.proxy`",
+            ),
+            (
+                outbound.proxy_user.is_some()
+                    || outbound.proxy_password.is_none() && outbound.proxy_password_file.is_none(),
+                "the password for the proxy needs a user name: set `outbound.proxy_user`",
+            ),
+            (
+                outbound.proxy_user.as_ref().is_none_or(|user| !user.contains(':')),
+                "the user name for the proxy cannot contain a colon (RFC 7617): change \
+                 `outbound.proxy_user`",
+            ),
         ];
         match holds.into_iter().find(|(holds, _)| !holds) {
             Some((_, text)) => Err(Contradiction(text)),
             None => Ok(()),
         }
+    }
+
+    /// Whether connections to an address, not to a Unix socket, begin with a PROXY header.
+    fn expects_proxies_at_an_address(&self) -> bool {
+        let has_address = |binds: &[Bind]| binds.iter().any(|bind| bind.address().is_some());
+        let (server, federation) = (&self.server, &self.federation);
+        server.proxy_protocol && has_address(&server.bind)
+            || self.tls.proxy_protocol && self.has_tls()
+            || federation.proxy_protocol && federation.enabled && has_address(&federation.bind)
     }
 
     /// The settings whose values differ in `new`.

@@ -1,7 +1,11 @@
 //! Every setting: its key, documentation, type, default and bounds. The structs, the parser and the
 //! output of `logcabin config` are generated from this list.
 
+mod usage;
+
 use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
+
+use usage::usage_settings;
 
 use super::{
     cluster::{MediaDir, NatsServer, NodeName, StreamName},
@@ -13,7 +17,16 @@ use super::{
 use logcabin_base::{lifetime::Rule, network::Range, rate::Rate};
 use logcabin_record::{address::Pattern, room_version::DEFAULT_ROOM_VERSION};
 
-settings! {
+/// The addresses of this machine alone.
+fn loopback() -> List<Range> {
+    ["127.0.0.0/8", "::1"]
+        .into_iter()
+        .filter_map(|range| range.parse().ok())
+        .collect::<Vec<_>>()
+        .into()
+}
+
+usage_settings! { settings {
     /// Listening addresses, the server's name, and its data.
     server: Server {
         /// The addresses to listen on without TLS: for this machine, or a reverse proxy. A Unix
@@ -46,6 +59,10 @@ settings! {
         /// otherwise anyone could forge addresses. It never holds at addresses with TLS of this
         /// server's own. Without it, all who come by a Unix socket count as one address.
         trust_forwarded_for: bool = false;
+        /// Whether connections to `bind` begin with a PROXY header of version 2, as HAProxy writes
+        /// it with `send-proxy-v2`: the address in it is the client's, and X-Forwarded-For does not
+        /// count. Connections without one, or not from `http.proxy_protocol_from`, are closed.
+        proxy_protocol: bool = false;
         /// The memory that the server should use, in bytes. Its caches are sized accordingly.
         memory_bytes: u64 = 128 * 1024 * 1024, in 67_108_864..=1_099_511_627_776;
         /// What is printed, in the syntax of RUST_LOG; the variable LOGCABIN_LOG replaces it.
@@ -56,6 +73,9 @@ settings! {
     tls: Tls {
         /// The addresses to listen on with HTTPS, if there is a certificate.
         bind: Vec<SocketAddr> = vec![SocketAddr::from(([0, 0, 0, 0], 443))];
+        /// Whether connections to `bind` begin with a PROXY header, before TLS (see
+        /// `server.proxy_protocol`).
+        proxy_protocol: bool = false;
         /// A file with the certificate for the name of `server.public_url` and those between it and
         /// a known authority (PEM). It is read again when it changes. "off" if `acme.enabled`.
         certificate: Option<FilePath> = None;
@@ -89,8 +109,9 @@ settings! {
     /// Who may create an account.
     registration: Registration {
         /// Whether anyone may register. "auto" means only while every address of `server.bind` is a
-        /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for`
-        /// indicates a proxy, so that nobody opens a server to the public by accident.
+        /// loopback address and none of `server.public_url`, `server.trust_forwarded_for` and
+        /// `server.proxy_protocol` indicates a proxy, so that nobody opens a server to the public by
+        /// accident.
         open: OpenRegistration = OpenRegistration::Auto;
         /// The maximum number of accounts, including guests and deactivated accounts; 0 means any
         /// number. Simultaneous registrations may exceed it slightly.
@@ -300,11 +321,14 @@ settings! {
         /// The lowest rate at which the body of a request may arrive, in bytes per second, after
         /// the first `body_timeout_seconds`.
         min_body_bytes_per_second: u64 = 1024, in 1..=1_000_000_000;
+        /// The proxies whose PROXY headers are believed, where `proxy_protocol` is set. Those who
+        /// may connect to a Unix socket are believed there, too.
+        proxy_protocol_from: List<Range> = loopback();
         /// Seconds after which a connection is closed if the client does not read its response.
         /// They count from the last bytes that the client read.
         response_timeout_seconds: u64 = 30, in 1..=3600;
         /// Open connections. Beyond it, a new one closes the one that has waited longest for its
-        /// next request, or waits itself. Fewer if the limit on file descriptors is low.
+        /// next request, or has a sync answered early. Fewer with few file descriptors.
         max_connections: usize = 20_000, in 1..=1_000_000;
         /// Open connections from one address (for IPv6, from one /64); further ones are closed.
         /// Never more than half of `max_connections`. With `server.trust_forwarded_for`,
@@ -552,12 +576,32 @@ settings! {
         identity_servers: List<IdentityServer> = List::default();
     }
 
-    /// Requests to other services: identity servers, providers of single sign-on, application
-    /// services, gateways.
+    /// Connections to others: homeservers, mail and identity servers, providers of single sign-on,
+    /// application services, gateways, authorities.
     outbound: Outbound {
         /// Files with certificates (PEM) of authorities that are trusted for these, in addition to
-        /// the system's. The mail server has a setting of its own, `email.certificates`.
+        /// the system's. The mail server and homeservers have settings of their own,
+        /// `email.certificates` and `federation.ca`.
         certificates: List<FilePath> = List::default();
+        /// The HTTP proxy through which all of these connections lead, by CONNECT. It must permit
+        /// that for each port: 8448 and 443, 587 for mail, 80. Not for NATS, DNS, and the test of a
+        /// TURN server. Variables such as https_proxy have no effect.
+        proxy: Option<ProxyUrl> = None;
+        /// The user name for the proxy; "off" for none.
+        proxy_user: Option<String> = None;
+        /// The password for the proxy.
+        proxy_password: Option<Hidden> = None;
+        /// A file with the password instead, for example one that only the server may read.
+        proxy_password_file: Option<SecretFile> = None;
+        /// What is reached without the proxy: names with all below them, such as "example.org",
+        /// only those below, such as ".example.org", addresses, and networks. Networks hold for the
+        /// addresses of names too, unless the proxy resolves them.
+        no_proxy: List<NoProxy> = List(loopback().iter().copied().map(NoProxy::Range).collect());
+        /// Whether the proxy resolves names. Otherwise this server does, and asks for the address
+        /// that it has checked. With this, only private addresses as such, and names of private
+        /// networks (".local", ".internal", those without a dot), are refused to users: it is for
+        /// the proxy to refuse other names of your network. Services by SRV records need DNS here.
+        proxy_resolves_names: bool = false;
     }
 
     /// Other homeservers: their users are in rooms with those of this one (see docs/federation.md).
@@ -566,6 +610,8 @@ settings! {
         enabled: bool = false;
         /// The addresses to listen on for other homeservers; Unix sockets have no TLS.
         bind: List<Bind> = List(vec![Bind::Tcp(SocketAddr::from(([0, 0, 0, 0], 8448)))]);
+        /// Whether connections to `bind` begin with a PROXY header (see `server.proxy_protocol`).
+        proxy_protocol: bool = false;
         /// Whether other homeservers are also served at `tls.bind` and `server.bind`: one port 443
         /// for all, which `delegate` names. `bind` may then be empty.
         at_client_addresses: bool = false;
@@ -594,206 +640,4 @@ settings! {
         /// answers are trusted.
         notaries: List<ruma::OwnedServerName> = List::default();
     }
-
-    /// The lifetime of logins.
-    tokens: Tokens {
-        /// The lifetime of access tokens of clients that can refresh them, in seconds.
-        access_lifetime_seconds: u64 = 3600, in 1..=31_536_000;
-        /// The lifetime of access tokens of other clients, in seconds; afterwards, they must log in
-        /// again.
-        unrefreshable_lifetime_seconds: Lifetime = Lifetime::Never;
-        /// Seconds without a refresh after which a client that can refresh must log in again.
-        refresh_lifetime_seconds: Lifetime = Lifetime::Never;
-        /// Seconds after which every client must log in again, even if it refreshes.
-        session_lifetime_seconds: Lifetime = Lifetime::Never;
-    }
-
-    /// What users may change about their accounts. Clients are told, and the server enforces it.
-    accounts: Accounts {
-        /// The password.
-        change_password: bool = true;
-        /// The display name.
-        set_displayname: bool = true;
-        /// The avatar.
-        set_avatar_url: bool = true;
-        /// Other fields of the profile.
-        profile_fields: bool = true;
-        /// E-mail addresses and phone numbers.
-        third_party_ids: bool = true;
-        /// Whether leaving a room also forgets it.
-        forget_on_leave: bool = false;
-    }
-
-    /// Rooms.
-    rooms: Rooms {
-        /// The version of new rooms if the request names none. Server notices and shut-down rooms
-        /// use "10".
-        default_version: RoomVersion = RoomVersion(DEFAULT_ROOM_VERSION);
-    }
-
-    /// Application services: bridges and bots that are part of the server.
-    appservices: Appservices {
-        /// Their registration files, in YAML, as bridges write them. They are read at start.
-        files: List<FilePath> = List::default();
-        /// Whether the server's token is also sent in the query of each request, as the
-        /// specification required before v1.4. The services' logs may then contain it.
-        token_in_query: bool = false;
-        /// Seconds in which a service must answer a transaction.
-        delivery_timeout_seconds: u64 = 60, in 1..=3600;
-    }
-
-    /// The user directory.
-    user_directory: UserDirectory {
-        /// Whether it finds every user of this server. Otherwise users find those who share a room
-        /// with them or are in public rooms.
-        all_users: bool = false;
-    }
-
-    /// Pushers: notifications for sleeping devices, through the gateways of their apps, and mail
-    /// about missed messages for users who want it (only with `email.host`).
-    push: Push {
-        /// Addresses of your own networks that gateways may have. Other addresses that are not
-        /// public are refused, even through names, because users choose the gateway.
-        allowed_networks: List<Range> = List::default();
-        /// Whether gateways may be reached over http. Anyone on the way can then read the
-        /// notifications.
-        allow_http: bool = false;
-        /// Seconds for which a notification is retried while its gateway does not accept it.
-        give_up_seconds: u64 = 3600, in 1..=604_800;
-        /// Seconds after which an unread message causes a mail, which lists everything unread.
-        email_delay_seconds: u64 = 600, in 0..=604_800;
-        /// The minimum pause between two mails to one user, in seconds. It doubles with each mail
-        /// after which the user reads nothing.
-        email_interval_seconds: u64 = 600, in 1..=604_800;
-        /// The maximum of that pause, in seconds.
-        email_max_interval_seconds: u64 = 86_400, in 1..=2_592_000;
-    }
-
-    /// Synchronisation.
-    sync: Sync {
-        /// The longest time that a sync waits, in seconds; longer requests are shortened.
-        max_timeout_seconds: u64 = 300, in 0..=3600;
-        /// Events of each room in a sync whose filter sets no limit.
-        timeline_limit: u32 = 10, in 1..=1000;
-        /// The most events of each room that a filter can request.
-        max_timeline_limit: u32 = 1000, in 1..=10_000;
-    }
-
-    /// Presence: who is online.
-    presence: Presence {
-        /// Whether presence is on. Otherwise everyone counts as offline.
-        enabled: bool = true;
-        /// Seconds of inactivity after which a connected user counts as idle.
-        idle_seconds: u64 = 300, in 1..=86_400;
-        /// Seconds after its last sync after which a device counts as offline.
-        offline_seconds: u64 = 30, in 1..=3600;
-    }
-
-    /// Uploaded files, and previews of pages.
-    media: Media {
-        /// The directory of the uploaded files. The nodes of a cluster need one that all of them
-        /// can reach. "auto" is the directory `media` in the data directory.
-        dir: MediaDir = MediaDir::Auto;
-        /// The largest file that can be uploaded, in bytes.
-        max_upload_bytes: u64 = 100 * 1024 * 1024, in 1..=1_099_511_627_776;
-        /// The total size of one user's files, in bytes.
-        user_quota_bytes: u64 = 10 * 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
-        /// How many media ids one user may have reserved for later uploads.
-        unused_ids: usize = 20, in 0..=100_000;
-        /// Seconds after which such an id expires if nothing is uploaded.
-        unused_seconds: u64 = 24 * 3600, in 1..=31_536_000;
-        /// What the old paths (/_matrix/media) serve without an access token to anyone who knows
-        /// the address: "none", "all", or files that were uploaded before a moment. Clients that
-        /// support Matrix 1.11 do not need them.
-        unauthenticated: Unauthenticated = Unauthenticated::None;
-        /// Seconds after which an uploaded file is deleted unless it is the avatar of a user or
-        /// room; "off" keeps files.
-        lifetime_seconds: EraseAfter = EraseAfter::Off;
-        /// The total size of thumbnails, in bytes. The oldest are deleted, and computed again on
-        /// request. Thumbnails of files of other homeservers may have as much again.
-        thumbnail_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
-        /// The largest file of another homeserver that is fetched for users, in bytes.
-        remote_file_bytes: u64 = 100 * 1024 * 1024, in 1..=1_099_511_627_776;
-        /// The total size of the copies of such files, in bytes. Those that were not used for
-        /// longest are deleted, and fetched again on request. A larger file is not fetched.
-        remote_cache_bytes: u64 = 10 * 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
-        /// Seconds that another homeserver may take to begin with such a file, besides the time
-        /// that the client gives, and then as many to send it, and one more for each 32 KiB.
-        remote_wait_seconds: u64 = 30, in 1..=600;
-        /// Seconds after which an unreferenced file is deleted: one whose upload was interrupted by
-        /// a crash, or whose record was lost in a restore.
-        orphan_seconds: u64 = 24 * 3600, in 0..=31_536_000;
-        /// Whether the server fetches pages for previews. Users then see what a link leads to, and
-        /// the site sees this server's address instead of theirs.
-        url_previews: bool = true;
-        /// Addresses of your own networks from which previews may be fetched. Other addresses that
-        /// are not public are refused, even through names.
-        preview_allowed_ranges: List<Range> = List::default();
-        /// Pages without previews.
-        preview_denied_urls: List<UrlPattern> = List::default();
-        /// The largest picture of a page that is fetched, in bytes; 0 for none.
-        preview_image_bytes: u64 = 5 * 1024 * 1024, in 0..=268_435_456;
-        /// The total size of pictures of pages, in bytes. Beyond that, previews have none.
-        preview_store_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
-        /// Seconds for which a preview is cached.
-        preview_cache_seconds: u64 = 3600, in 1..=31_536_000;
-    }
-
-    /// Server notices: messages of the administrators to users, each in a room of the user's own
-    /// (`logcabin notice`).
-    server_notices: ServerNotices {
-        /// The localpart of the user who sends them. Nobody else can have the name; if somebody
-        /// already has it, notices are refused until another one is configured. "off" for no
-        /// notices.
-        localpart: Option<Localpart> = Some(Localpart::new("notices"));
-        /// That user's display name.
-        display_name: String = "Server Notices".to_owned();
-        /// That user's avatar: the address of an uploaded file, or "off" for none.
-        avatar_url: Option<MxcAddress> = None;
-        /// The name of the rooms.
-        room_name: String = "Server Notices".to_owned();
-    }
-
-    /// Data about users' devices.
-    devices: Devices {
-        /// The minimum pause, in seconds, between two records of when and from where a device was
-        /// last used, which is thus known after a restart. With 0 it is known only while the server
-        /// runs.
-        note_last_seen_seconds: u64 = 3600, in 0..=31_536_000;
-    }
-
-    /// The TURN server that connects calls through firewalls, if there is one.
-    turn: Turn {
-        /// Its addresses, such as "turn:turn.example.org:3478?transport=udp".
-        uris: List<TurnUri> = List::default();
-        /// The secret that it shares with this server (`static-auth-secret` of coturn). Best set in
-        /// the environment.
-        shared_secret: Option<SharedSecret> = None;
-        /// Seconds after which a user's credentials expire.
-        ttl_seconds: u64 = 86_400, in 60..=31_536_000;
-    }
-
-    /// Group calls (MatrixRTC).
-    rtc: Rtc {
-        /// The addresses of LiveKit services for calls.
-        livekit_urls: List<WebUrl> = List::default();
-    }
-
-    /// Rendezvous: a logged-in device signs another one in by a QR code.
-    rendezvous: Rendezvous {
-        /// Whether the endpoints exist.
-        enabled: bool = true;
-        /// Whether devices without a login may start a session, such as a new device that shows the
-        /// code. Strangers could exchange short texts that way. Without it, the endpoints of an
-        /// earlier version (MSC4108), which have no authentication, are closed.
-        for_anyone: bool = false;
-    }
-
-    /// Scheduled events (MSC4140).
-    delayed_events: DelayedEvents {
-        /// The longest delay, in seconds; 0 for no scheduled events.
-        max_delay_seconds: u64 = 86_400, in 0..=31_536_000;
-        /// How many events one user may have scheduled at a time.
-        max_per_user: usize = 100, in 0..=100_000;
-    }
-}
+} }

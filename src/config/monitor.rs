@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use toml::Value;
 
-use super::value::{RawSetting, Setting};
+use super::value::{RawSetting, Setting, words};
 
 /// One address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,26 +32,7 @@ pub enum AccessFormat {
     Json,
 }
 
-impl Setting for AccessFormat {
-    const ALLOWED: &'static str = "\"combined\" or \"json\"";
-    const OPTIONAL: &'static str = "\"off\", \"combined\" or \"json\"";
-
-    fn read(given: &RawSetting<'_>) -> Option<Self> {
-        match given.text()? {
-            "combined" => Some(Self::Combined),
-            "json" => Some(Self::Json),
-            _ => None,
-        }
-    }
-
-    fn to_toml(&self) -> Value {
-        let word = match self {
-            Self::Combined => "combined",
-            Self::Json => "json",
-        };
-        Value::String(word.to_owned())
-    }
-}
+words!(AccessFormat, "\"combined\" or \"json\"", Combined = "combined", Json = "json");
 
 /// Where the access log goes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -102,6 +102,11 @@ fn every_bad_value_is_refused_with_key_place_and_what_is_allowed() {
         ("tokens", "unrefreshable_lifetime_seconds", "\"off\""),
         ("accounts", "change_password", "\"no\""),
         ("tokens", "access_lifetime_seconds", "0"),
+        ("server", "proxy_protocol", "\"v1\""),
+        ("http", "proxy_protocol_from", "[\"localhost\"]"),
+        ("outbound", "proxy", "\"https://proxy.example:3128\""),
+        ("outbound", "proxy", "\"http://ann:secret@proxy.example:3128\""),
+        ("outbound", "no_proxy", "[\"*.example.org\"]"),
         ("sync", "max_timeout_seconds", "{}"),
         ("sync", "timeline_limit", "0"),
         ("sync", "max_timeline_limit", "1979-05-27"),
@@ -250,6 +255,9 @@ fn a_setting_that_is_named_as_a_secret_is_one() {
         "sms.url",
         "sms.headers",
         "sms.template",
+        "outbound.proxy",
+        "outbound.proxy_password",
+        "outbound.proxy_password_file",
         "turn.shared_secret",
     ];
     assert_eq!(secret.collect::<Vec<_>>(), expected);
@@ -342,6 +350,9 @@ fn clients_are_told_no_address_that_holds_on_this_machine_alone() {
         assert_eq!(told(bind, false, None), None, "{bind:?}");
     }
     assert_eq!(told(&[local], true, None), None);
+    let proxied = file("[server]\nproxy_protocol = true\n").unwrap().config;
+    assert_eq!(proxied.server.announced_url(), None);
+    assert!(!proxied.registration.is_open(&proxied.server));
     let url = "https://chat.example.org";
     for bind in [&["0.0.0.0:8008"][..], &[local]] {
         assert_eq!(told(bind, true, Some(url)).as_deref(), Some(url));
@@ -390,6 +401,17 @@ fn settings_that_contradict_each_other_are_named() {
         ("[acme]\neab_key_id = \"kid-1\"", "`acme.eab_key_file`"),
         ("[acme]\neab_key_file = \"eab.key\"", "`acme.eab_key_id` needs"),
         ("[federation]\nenabled = true\nbind = []", "federation.at_client_addresses"),
+        (
+            "[server]\nproxy_protocol = true\n[http]\nproxy_protocol_from = []",
+            "http.proxy_protocol_from",
+        ),
+        ("[outbound]\nproxy_user = \"ann\"", "outbound.proxy"),
+        ("[outbound]\nproxy_resolves_names = true", "outbound.proxy"),
+        (
+            "[outbound]\nproxy = \"http://proxy\"\nproxy_password = \"secret\"",
+            "outbound.proxy_user",
+        ),
+        ("[outbound]\nproxy = \"http://proxy\"\nproxy_user = \"a:b\"", "colon"),
         (
             "[acme]\nenabled = true\ndomains = [\"a.example\"]\nchallenge = \"tls-alpn-01\"\n\
              [tls]\ncertificate = \"a\"\ncertificate_key = \"b\"",

@@ -8,6 +8,7 @@ mod contact;
 mod expiry;
 mod file;
 mod matrix;
+mod proxy;
 mod secret;
 
 use std::fmt;
@@ -15,7 +16,8 @@ use std::fmt;
 use toml::{Value, de::DeValue};
 
 pub use self::{
-    account::*, acme::*, address::*, bind::*, contact::*, expiry::*, file::*, matrix::*, secret::*,
+    account::*, acme::*, address::*, bind::*, contact::*, expiry::*, file::*, matrix::*, proxy::*,
+    secret::*,
 };
 
 /// A value as a source gives it.
@@ -68,6 +70,32 @@ pub(super) trait Setting: Sized {
     /// The value as it is written in the file.
     fn to_toml(&self) -> Value;
 }
+
+/// A setting whose values are words.
+macro_rules! words {
+    ($type:ident, $allowed:literal, $($variant:ident = $word:literal),+) => {
+        impl Setting for $type {
+            const ALLOWED: &'static str = $allowed;
+            const OPTIONAL: &'static str = concat!("\"off\", ", $allowed);
+
+            fn read(given: &RawSetting<'_>) -> Option<Self> {
+                match given.text()? {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+
+            fn to_toml(&self) -> Value {
+                let word = match self {
+                    $(Self::$variant => $word,)+
+                };
+                Value::String(word.to_owned())
+            }
+        }
+    };
+}
+
+pub(super) use words;
 
 impl Setting for bool {
     const ALLOWED: &'static str = "true or false";

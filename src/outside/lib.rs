@@ -6,10 +6,12 @@
 pub mod acme;
 pub mod appservice;
 pub mod certificate;
+mod connector;
 pub mod delivery;
 pub mod federation;
 pub mod mail;
 pub mod oidc;
 pub mod outbound;
+mod proxy;
 pub mod pushers;
 pub mod turn;

@@ -1,15 +1,22 @@
 //! Requests to other services: identity servers, providers of single sign-on, application services,
 //! gateways. One client for all of them, with limits on time and size.
 
-use std::{error::Error, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, StatusCode};
-use reqwest::{
-    Certificate, Client, ClientBuilder, Response, Url,
-    dns::{Addrs, Name, Resolve, Resolving},
-    redirect::Policy,
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri,
+    header::{ACCEPT, AUTHORIZATION, USER_AGENT},
 };
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{self, Client},
+    rt::{TokioExecutor, TokioTimer},
+};
+use percent_encoding::percent_decode_str;
+use reqwest::Url;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::{
@@ -17,17 +24,25 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use logcabin_base::bodies::{BodyBudget, Full, Principal};
-use logcabin_base::network::{Range, is_public};
-use logcabin_base::{descriptors, limits};
+use crate::{
+    connector::{Connector, PublicOnly, Router},
+    federation::connect::unbracketed,
+    proxy::Proxy,
+};
+use logcabin_base::bodies::{self, BodyBudget, Principal};
+use logcabin_base::network::Range;
+use logcabin_base::{certificates, descriptors, limits};
 use logcabin_config::{self as config, FilePath};
+
+pub use crate::connector::NotPublic;
 
 /// The client. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Outbound {
-    client: Client,
-    /// The client for public addresses only.
-    public: Option<PublicOnly>,
+    client: Client<Connector, Full<Bytes>>,
+    router: Arc<Router>,
+    /// Whether it is for public addresses only.
+    is_public: bool,
     /// Memory for answers on their way.
     bodies: Arc<BodyBudget>,
     /// The requests that may be under way: each has a connection.
@@ -66,15 +81,24 @@ pub enum OutboundError {
     /// The address is not public.
     #[error(transparent)]
     NotPublic(#[from] NotPublic),
-    /// The service could not be reached, or did not answer in time. The URL is left out, because it
-    /// may contain a secret.
+    /// The service could not be reached, or broke off. The URL is left out, because it may contain
+    /// a secret.
     #[error("{0}")]
-    Failed(reqwest::Error),
+    Failed(String),
+    /// The service did not answer in time.
+    #[error("no answer in time")]
+    Late,
     /// A certificate file is not usable.
-    #[error("`outbound.certificates`: {}: {reason}", path.display())]
-    Certificates { path: PathBuf, reason: String },
+    #[error("`outbound.certificates`: {0}")]
+    Certificates(String),
+    /// The settings of the proxy are not usable.
+    #[error("{0}")]
+    Proxy(String),
+    /// The authorities of the system are not usable.
+    #[error("TLS: {0}")]
+    Tls(String),
     /// The address is not valid.
-    #[error("`{0}` is not an address")]
+    #[error("`{0}` is not an address on the web")]
     Address(String),
     /// The service has no address.
     #[error("it has no address")]
@@ -84,7 +108,7 @@ pub enum OutboundError {
     TooLarge(usize),
     /// There is no memory for the answer.
     #[error(transparent)]
-    Full(#[from] Full),
+    Full(#[from] bodies::Full),
     /// Others were under way all the time.
     #[error("too many requests to other services are under way")]
     Busy,
@@ -93,69 +117,34 @@ pub enum OutboundError {
     Unexpected(serde_json::Error),
 }
 
-impl From<reqwest::Error> for OutboundError {
-    fn from(error: reqwest::Error) -> Self {
+impl From<legacy::Error> for OutboundError {
+    fn from(error: legacy::Error) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl OutboundError {
+    /// The cause is what helps: a name that is not known, a certificate that is not trusted.
+    fn of(error: &(dyn Error + 'static)) -> Self {
+        let mut text = String::new();
         let mut cause = error.source();
         while let Some(error) = cause {
             if error.is::<NotPublic>() {
                 return Self::NotPublic(NotPublic);
             }
+            let next = error.to_string();
+            if !text.contains(&next) {
+                let colon = if text.is_empty() { "" } else { ": " };
+                text = format!("{text}{colon}{next}");
+            }
             cause = error.source();
         }
-        Self::Failed(error.without_url())
+        Self::Failed(if text.is_empty() { error.to_string() } else { text })
     }
-}
 
-impl OutboundError {
     /// Whether the request timed out.
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Failed(error) if error.is_timeout())
-    }
-}
-
-/// The address belongs to this machine or to a private network.
-#[derive(Clone, Copy, Debug, Error)]
-#[error("the address is not one of the public internet")]
-pub struct NotPublic;
-
-/// Resolves names, without addresses that are not public. The client connects to the returned
-/// addresses, so that a name cannot mean another address a moment later.
-#[derive(Clone, Debug)]
-struct PublicOnly {
-    /// Ranges that are allowed in addition.
-    allowed: Arc<[Range]>,
-}
-
-impl PublicOnly {
-    fn allows(&self, address: std::net::IpAddr) -> bool {
-        is_public(address) || self.allowed.iter().any(|range| range.contains(address))
-    }
-
-    /// Checks an address that needs no resolving.
-    fn check(&self, url: &Url) -> Result<(), NotPublic> {
-        let host = url.host_str().unwrap_or_default();
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        match host.parse() {
-            Ok(address) if !self.allows(address) => Err(NotPublic),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Resolve for PublicOnly {
-    fn resolve(&self, name: Name) -> Resolving {
-        let this = self.clone();
-        Box::pin(async move {
-            let found: Vec<SocketAddr> =
-                tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let any = !found.is_empty();
-            let public: Vec<_> =
-                found.into_iter().filter(|address| this.allows(address.ip())).collect();
-            if public.is_empty() && any {
-                return Err(NotPublic.into());
-            }
-            Ok(Box::new(public.into_iter()) as Addrs)
-        })
+    pub const fn is_timeout(&self) -> bool {
+        matches!(self, Self::Late)
     }
 }
 
@@ -176,8 +165,8 @@ impl OutboundRequest {
     /// The same with one more header. An invalid header is left out.
     #[must_use]
     pub fn header(mut self, name: http::HeaderName, value: &str) -> Self {
-        if let Ok(mut value) = http::HeaderValue::from_str(value) {
-            value.set_sensitive(name == http::header::AUTHORIZATION);
+        if let Ok(mut value) = HeaderValue::from_str(value) {
+            value.set_sensitive(name == AUTHORIZATION);
             self.headers.insert(name, value);
         }
         self
@@ -198,6 +187,37 @@ impl OutboundRequest {
     }
 }
 
+impl OutboundRequest {
+    /// The request as it is sent. A user in the URL logs in (RFC 7617).
+    fn request(self) -> Result<Request<Full<Bytes>>, OutboundError> {
+        let Self { method, mut url, mut headers, body, .. } = self;
+        let user = [url.username(), url.password().unwrap_or_default()];
+        if user != ["", ""] && !headers.contains_key(AUTHORIZATION) {
+            let user = user.map(|part| percent_decode_str(part).decode_utf8_lossy()).join(":");
+            let header = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(user)));
+            if let Ok(mut header) = header {
+                header.set_sensitive(true);
+                headers.insert(AUTHORIZATION, header);
+            }
+        }
+        // These fail for URLs without a host alone.
+        let _ = (url.set_username(""), url.set_password(None));
+        let unusable = || OutboundError::Address("the URL".to_owned());
+        let uri: Uri = url.as_str().parse().map_err(|_| unusable())?;
+        if uri.host().is_none_or(str::is_empty) || !matches!(url.scheme(), "http" | "https") {
+            return Err(unusable());
+        }
+        let agent = concat!("Logcabin/", env!("CARGO_PKG_VERSION"));
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(agent));
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+}
+
 impl OutboundResponse {
     /// The body as JSON.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, OutboundError> {
@@ -207,22 +227,49 @@ impl OutboundResponse {
 
 impl Outbound {
     /// The client. It trusts the certificates of the operating system and of the configuration.
+    ///
+    /// # Errors
+    /// When a file that the configuration names is not usable.
     pub fn new(config: &config::Outbound, bodies: &Arc<BodyBudget>) -> Result<Self, OutboundError> {
-        let bodies = Arc::clone(bodies);
-        Ok(Self { client: builder(config)?.build()?, public: None, bodies, turns: turns() })
+        Self::with(config, bodies, None)
     }
 
     /// A client for addresses that users provide. It refuses addresses of this machine and of
-    /// private networks, after resolving names, unless they are in `allowed`. It uses no proxy,
-    /// because a proxy would resolve the names.
+    /// private networks, after resolving names, unless they are in `allowed`.
+    ///
+    /// # Errors
+    /// When a file that the configuration names is not usable.
     pub fn public_only(
         config: &config::Outbound,
         bodies: &Arc<BodyBudget>,
         allowed: &[Range],
     ) -> Result<Self, OutboundError> {
-        let public = PublicOnly { allowed: allowed.into() };
-        let client = builder(config)?.no_proxy().dns_resolver(public.clone()).build()?;
-        Ok(Self { client, public: Some(public), bodies: Arc::clone(bodies), turns: turns() })
+        Self::with(config, bodies, Some(PublicOnly { allowed: allowed.into() }))
+    }
+
+    fn with(
+        config: &config::Outbound,
+        bodies: &Arc<BodyBudget>,
+        public: Option<PublicOnly>,
+    ) -> Result<Self, OutboundError> {
+        let is_public = public.is_some();
+        let proxy = Proxy::new(config).map_err(OutboundError::Proxy)?;
+        let router = Arc::new(Router::new(proxy, public));
+        let mut roots = Vec::new();
+        for FilePath(path) in config.certificates.iter() {
+            roots.extend(certificates::read(path).map_err(OutboundError::Certificates)?);
+        }
+        let connector = Connector::new(Arc::clone(&router), roots).map_err(OutboundError::Tls)?;
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(limits::OUTBOUND_IDLE.0)
+            .pool_idle_timeout(limits::OUTBOUND_IDLE.1)
+            .http2_initial_stream_window_size(limits::OUTBOUND_WINDOWS.0)
+            .http2_initial_connection_window_size(limits::OUTBOUND_WINDOWS.1)
+            .build(connector);
+        let turns = Arc::new(Semaphore::new(descriptors::scaled(limits::OUTBOUND_AT_ONCE)));
+        Ok(Self { client, router, is_public, bodies: Arc::clone(bodies), turns })
     }
 
     /// Checks an IP address as the client of [`Outbound::public_only`] would.
@@ -230,7 +277,17 @@ impl Outbound {
     /// # Errors
     /// When it is neither public nor in `allowed`.
     pub fn may_be_public(url: &Url, allowed: &[Range]) -> Result<(), NotPublic> {
-        PublicOnly { allowed: allowed.into() }.check(url)
+        let public = PublicOnly { allowed: allowed.into() };
+        let host = unbracketed(url.host_str().unwrap_or_default());
+        match host.parse() {
+            Ok(address) if !public.allows(address) => Err(NotPublic),
+            _ => Ok(()),
+        }
+    }
+
+    /// How it reaches services.
+    pub(crate) const fn router(&self) -> &Arc<Router> {
+        &self.router
     }
 
     /// What is served at an address, as JSON. A client for public addresses only follows a few
@@ -245,7 +302,7 @@ impl Outbound {
             request.timeout = limits::DOCTOR_TIME;
             request.max_bytes = limits::DOCTOR_DOCUMENT_BYTES;
             let answer = self.send(request).await.map_err(|error| error.to_string())?;
-            if answer.status.is_redirection() && self.public.is_some() {
+            if answer.status.is_redirection() && self.is_public {
                 let location = answer.headers.get(http::header::LOCATION);
                 let next = location.and_then(|location| url.join(location.to_str().ok()?).ok());
                 url = next
@@ -266,25 +323,25 @@ impl Outbound {
     /// # Errors
     /// When there is no answer in time, or it is too large.
     pub async fn send(&self, ask: OutboundRequest) -> Result<OutboundResponse, OutboundError> {
-        let OutboundRequest { method, url, headers, body, timeout, max_bytes, cut } = ask;
-        if let Some(public) = &self.public {
-            public.check(&url)?;
-        }
-        let (host, until) = (url.host_str().unwrap_or_default().into(), Instant::now() + timeout);
+        let (max_bytes, cut) = (ask.max_bytes, ask.cut);
+        let until = Instant::now() + ask.timeout;
+        let host = ask.url.host_str().unwrap_or_default().into();
+        let request = ask.request()?;
         let turn = timeout_at(until, self.turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else { return Err(OutboundError::Busy) };
-        let timeout = until.saturating_duration_since(Instant::now());
-        let request = self.client.request(method, url).headers(headers).body(body).timeout(timeout);
-        let mut response = request.send().await?;
-        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        let answered = timeout_at(until, self.client.request(request)).await;
+        let (head, mut incoming) = answered.map_err(|_| OutboundError::Late)??.into_parts();
+        let (status, headers) = (head.status, head.headers);
         let mut held = self.bodies.begin(Principal::Asked(host), limits::BODY_WEIGHT);
         let (mut body, mut dropped) = (BytesMut::new(), std::pin::pin!(held.watch()));
         loop {
-            let part = tokio::select! {
-                part = response.chunk() => part?,
-                () = &mut dropped => return Err(Full::Dropped.into()),
+            let frame = tokio::select! {
+                frame = timeout_at(until, incoming.frame()) => frame,
+                () = &mut dropped => return Err(bodies::Full::Dropped.into()),
             };
-            let Some(mut part) = part else { break };
+            let Some(frame) = frame.map_err(|_| OutboundError::Late)? else { break };
+            let frame = frame.map_err(|error| broken(&error))?;
+            let Ok(mut part) = frame.into_data() else { continue };
             let is_last = body.len() + part.len() > max_bytes;
             if is_last && !cut {
                 return Err(OutboundError::TooLarge(max_bytes));
@@ -304,48 +361,18 @@ impl Outbound {
         Ok(OutboundResponse { status, headers, body })
     }
 
-    /// Sends a request. Its answer has begun, and is not limited.
-    pub(crate) async fn begin(&self, ask: OutboundRequest) -> Result<Response, OutboundError> {
-        let OutboundRequest { method, url, headers, body, .. } = ask;
-        if let Some(public) = &self.public {
-            public.check(&url)?;
-        }
-        Ok(self.client.request(method, url).headers(headers).body(body).send().await?)
+    /// Sends a request. Its answer has begun, and neither it nor the time are limited.
+    pub(crate) async fn begin(
+        &self,
+        ask: OutboundRequest,
+    ) -> Result<Response<Incoming>, OutboundError> {
+        Ok(self.client.request(ask.request()?).await?)
     }
 }
 
-/// A client for what the configuration names: any address, with the configured certificates.
-pub fn client(config: &config::Outbound, timeout: Duration) -> Result<Client, OutboundError> {
-    builder(config)?.timeout(timeout).build().map_err(OutboundError::from)
-}
-
-fn turns() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(descriptors::scaled(limits::OUTBOUND_AT_ONCE)))
-}
-
-fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
-    // One per process; a second server in the process finds it installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut certificates = Vec::new();
-    for FilePath(path) in config.certificates.iter() {
-        let unusable = |reason| OutboundError::Certificates { path: path.clone(), reason };
-        let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
-        let found =
-            Certificate::from_pem_bundle(&pem).map_err(|error| unusable(error.to_string()))?;
-        if found.is_empty() {
-            return Err(unusable("it holds no certificate".to_owned()));
-        }
-        certificates.extend(found);
-    }
-    Ok(Client::builder()
-        .tls_certs_merge(certificates)
-        .redirect(Policy::none())
-        .http2_initial_stream_window_size(limits::OUTBOUND_WINDOWS.0)
-        .http2_initial_connection_window_size(limits::OUTBOUND_WINDOWS.1)
-        .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
-        .pool_max_idle_per_host(limits::OUTBOUND_IDLE.0)
-        .pool_idle_timeout(limits::OUTBOUND_IDLE.1)
-        .user_agent(concat!("Logcabin/", env!("CARGO_PKG_VERSION"))))
+/// Why an answer broke off.
+fn broken(error: &hyper::Error) -> OutboundError {
+    OutboundError::Failed(error.to_string())
 }
 
 #[cfg(test)]

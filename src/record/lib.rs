@@ -239,6 +239,13 @@ impl Stream {
         let id = self.0.strip_prefix("room/").or_else(|| self.0.strip_prefix("ephemeral/"))?;
         <&RoomId>::try_from(id).ok()
     }
+
+    /// The local part of the user whose stream this is: of the account, presence, uploads or delayed
+    /// events.
+    pub fn localpart(&self) -> Option<&str> {
+        let (of, localpart) = self.0.split_once('/')?;
+        matches!(of, "user" | "presence" | "media" | "delayed").then_some(localpart)
+    }
 }
 
 impl fmt::Display for Stream {

@@ -122,7 +122,10 @@ async fn check_durability(config: &Config) -> Result<(), ServerError> {
         );
         return Ok(());
     }
-    let client = Outbound::new(&config.outbound, &BodyBudget::new(config.body_shares()));
+    // As the servers themselves, their monitors are never behind the proxy.
+    let mut settings = config.outbound.clone();
+    settings.proxy = None;
+    let client = Outbound::new(&settings, &BodyBudget::new(config.body_shares()));
     let client = client.map_err(|error| ServerError::Cluster(error.to_string()))?;
     for monitor in config.log.monitors.iter() {
         let url = monitor.url().map_err(ServerError::Cluster)?;

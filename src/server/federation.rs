@@ -11,7 +11,7 @@ use super::{
     https::{Https, files_of},
     inherited::{FEDERATION, listen},
 };
-use logcabin_base::{bodies::BodyBudget, limits, shutdown::Shutdown};
+use logcabin_base::{bodies::BodyBudget, limits, network::Range, shutdown::Shutdown};
 use logcabin_config::{Bind, Config, Federation};
 use logcabin_edge::{
     api::{self, Server},
@@ -35,6 +35,7 @@ impl Listening {
     pub(super) async fn begin(
         federation: &mut Federation,
         https: Option<&Https>,
+        proxies: &[Range],
     ) -> Result<Option<Self>, ServerError> {
         if !federation.enabled {
             return Ok(None);
@@ -50,9 +51,14 @@ impl Listening {
                 None => (None, https.map(|https| Arc::clone(&https.tls))),
             };
         let listeners = listen(FEDERATION, "federation.bind", &mut federation.bind.0).await?;
-        let with_tls = |(listener, bind): (Listener, &Bind)| match (&tls, bind) {
-            (Some(tls), Bind::Tcp(_)) => Arc::new(listener.with_tls(tls)),
-            _ => Arc::new(listener),
+        let with_tls = |(mut listener, bind): (Listener, &Bind)| {
+            if federation.proxy_protocol {
+                listener = listener.behind(proxies);
+            }
+            match (&tls, bind) {
+                (Some(tls), Bind::Tcp(_)) => Arc::new(listener.with_tls(tls)),
+                _ => Arc::new(listener),
+            }
         };
         let listeners = listeners.into_iter().zip(federation.bind.iter()).map(with_tls).collect();
         let addresses = federation.bind.iter().filter_map(Bind::address);

@@ -178,7 +178,7 @@ async fn serve(
     let named = ConfiguredFiles::load(&config)?;
     let https = Https::open(&config)?;
     let access = AccessLog::open(&config.http, Clock::system())?.map(Arc::new);
-    open::warn_of(&config.registration, &config.server);
+    open::warn_of(&config);
     // The log first: its lock makes this process the server, and a second one gets an error. But a
     // start that fails leaves no new data directory behind.
     let before = config.clone();
@@ -335,14 +335,22 @@ struct Listening {
 impl Listening {
     /// Listens, and replaces the configured addresses by the actual ones.
     async fn begin(config: &mut Config, https: Option<&Https>) -> Result<Self, ServerError> {
-        let mut clients = listen(CLIENT, "server.bind", &mut config.server.bind).await?;
+        let proxies = config.http.proxy_protocol_from.clone();
+        let behind = |listeners: Vec<Listener>, has_header| match has_header {
+            true => listeners.into_iter().map(|listener| listener.behind(&proxies)).collect(),
+            false => listeners,
+        };
+        let plain = listen(CLIENT, "server.bind", &mut config.server.bind).await?;
+        let mut clients = behind(plain, config.server.proxy_protocol);
         let mut redirecting = Vec::new();
         if let Some(https) = https {
-            clients.extend(https.listen(&mut config.tls).await?);
+            let secure = https.listen(&mut config.tls).await?;
+            clients.extend(behind(secure, config.tls.proxy_protocol));
             redirecting = https::listen_for_redirect(&mut config.tls).await?;
         }
         let clients = clients.into_iter().map(Arc::new).collect();
-        let federation = federation::Listening::begin(&mut config.federation, https).await?;
+        let federation =
+            federation::Listening::begin(&mut config.federation, https, &proxies).await?;
         inherited::close_unused();
         let metrics = metrics::listen(&mut config.metrics).await?;
         Ok(Self { clients, redirecting, federation, metrics })

@@ -152,11 +152,24 @@ impl ConfiguredFiles {
     }
 }
 
-/// Warns of settings that are allowed but risky.
-pub(super) fn warn_of(registration: &config::Registration, server: &config::Server) {
+/// Other programs leave by the proxy that these variables name, in small letters or in capitals.
+const PROXY_VARIABLES: [&str; 3] = ["https_proxy", "http_proxy", "all_proxy"];
+
+/// Warns of settings that are allowed but risky, or that do not do what is expected of them.
+pub(super) fn warn_of(config: &Config) {
+    let Config { registration, server, outbound, .. } = config;
     let secret = registration.shared_secret.as_ref();
     if secret.is_some_and(SharedSecret::is_short) {
         warn!("registration.shared_secret has fewer than 16 characters: it may be guessed");
+    }
+    let is_set = |name: &&str| {
+        let names = [(*name).to_owned(), name.to_ascii_uppercase()];
+        names.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+    };
+    if outbound.proxy.is_none()
+        && let Some(variable) = PROXY_VARIABLES.iter().find(|name| is_set(name))
+    {
+        warn!(variable, "variables for a proxy have no effect; set outbound.proxy");
     }
     if server.discovery && server.announced_url().is_none() {
         warn!(

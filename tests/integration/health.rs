@@ -6,14 +6,20 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use http::Request;
 use http_body_util::Full;
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::administration::{command, done};
 use crate::harness::{
-    Http, PATIENCE, TestServer, free_address, logcabin_command, program, until_ok, without_settings,
+    Http, PATIENCE, TestServer, encode, free_address, logcabin_command, program, until, until_ok,
+    without_settings,
 };
 
 #[tokio::test]
@@ -43,6 +49,58 @@ async fn a_server_whose_disk_is_nearly_full_is_alive_and_not_ready() {
     assert_eq!(ready.body["reasons"][0]["check"], "log");
     let reason = ready.body["reasons"][0]["reason"].as_str().expect("a reason");
     assert!(reason.contains("free space") && !reason.contains('/'), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_checks_and_commands_do_not_wait_for_syncs_that_hold_every_connection() {
+    let server = TestServer::start_with(&[("LOGCABIN_HTTP_MAX_CONNECTIONS", "4")]).await;
+    let ann = server.register("ann").await;
+    let since = ann.sync(None, 0, None).await["next_batch"].as_str().expect("a token").to_owned();
+    let answered = Arc::new(AtomicUsize::new(0));
+    for _ in 0..12 {
+        let (http, token) = (server.http(), ann.access_token.clone());
+        let path = format!("/_matrix/client/v3/sync?timeout=300000&since={}", encode(&since));
+        let answered = Arc::clone(&answered);
+        tokio::spawn(async move {
+            let answer = http.try_request("GET", &path, Some(&token), None).await;
+            // The last of them are not answered before the server is gone.
+            if answer.is_ok_and(|answer| answer.ok()["next_batch"].is_string()) {
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    // As many as there are places wait; those before made room for them.
+    until("syncs are answered early", async || answered.load(Ordering::Relaxed) >= 8).await;
+    for _ in 0..3 {
+        let live = server.http().request("GET", "/health/live", None, None).await;
+        assert_eq!(live.ok(), json!({ "status": "live" }));
+    }
+    let shown = done(command("status", server.data_dir(), "--config /dev/null", ""));
+    assert!(shown.contains("running, process"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_tells_whether_the_server_is_ready() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let data = directory.path().join("data");
+    let file = directory.path().join("logcabin.toml").display().to_string();
+    let ready = |server: &TestServer| {
+        let address = server.base().replace("http://", "");
+        let text = format!("[server]\nbind = [\"{address}\"]\n");
+        fs::write(&file, text).expect("the file can be written");
+        let asked = command("status", &data, &format!("--ready --config {file}"), "");
+        let said = [asked.stdout, asked.stderr].concat();
+        (asked.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let mut server = TestServer::start_on(&data).await;
+    assert_eq!(ready(&server), (Some(0), "The server is ready.\n".to_owned()));
+    server.stop();
+    let (code, said) = ready(&server);
+    assert!(code == Some(1) && said.contains("does not answer"), "{said}");
+    let full = [("LOGCABIN_LOG_MIN_FREE_BYTES", "1099511627776")];
+    let server = TestServer::start_on_with(&data, &full).await;
+    let (code, said) = ready(&server);
+    assert!(code == Some(1) && said.contains("too little free space"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

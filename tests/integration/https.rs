@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use crate::administration::command;
 use crate::federation::authority::Authority;
 use crate::harness::{
     TestServer, free_address, logcabin_command, refused_start, runs, skip, until,
@@ -294,6 +295,10 @@ async fn clients_are_served_at_a_unix_socket_that_goes_with_the_server() {
     // Proxies may speak HTTP/2 without TLS.
     assert_eq!(get(&["--http2-prior-knowledge"]), "200 HTTP/2");
     assert_eq!(get(&["-H", "X-Forwarded-For: 192.0.2.1"]), "200 HTTP/1.1");
+    let file = directory.path().join("logcabin.toml").display().to_string();
+    fs::write(&file, format!("[server]\nbind = [\"unix:{at}\"]\n")).expect("it can be written");
+    let ready = command("status", &data, &format!("--ready --config {file}"), "");
+    assert!(ready.status.success(), "{ready:?}");
     let about = fs::metadata(&socket).expect("a socket");
     assert!(about.file_type().is_socket());
     assert_eq!(about.permissions().mode() & 0o777, 0o660);

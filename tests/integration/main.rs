@@ -27,6 +27,7 @@
 //! - `oauth`: clients log in by OAuth 2.0; and attacks on that.
 //! - `pages`: the pages for browsers, in Chromium.
 //! - `peers`: the comparison with other servers, as far as it goes without them.
+//! - `proxies`: whose a connection is, by the header that a proxy writes before it.
 //! - `prune`: old backups are removed, and never the last good one.
 //! - `proofs`: what is shown of a log holds, also to a program that has none of the server's code.
 //! - `operations`: a directory in use, a full disk, a restore.
@@ -76,6 +77,7 @@ mod operations;
 mod pages;
 mod peers;
 mod proofs;
+mod proxies;
 mod prune;
 mod readme;
 mod setup;

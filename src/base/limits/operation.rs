@@ -16,6 +16,11 @@ pub const DESCRIPTORS_KEPT: (u64, u64) = (32, 1024);
 /// archive, the search index, the admin socket.
 pub const DESCRIPTORS_OWN: u64 = 64;
 
+/// How long a new connection waits for the place of one that waits for a request. After that, and
+/// again after as long, a request that waits for news is answered early, so that its connection
+/// ends: some milliseconds more than an idle connection takes to end.
+pub const ROOM_PATIENCE: Duration = Duration::from_millis(5);
+
 /// How often a server that is short of file descriptors looks whether it has some again.
 pub const DESCRIPTORS_RETRY: Duration = Duration::from_millis(10);
 
@@ -49,3 +54,20 @@ pub const SEEN_LAST: Duration = Duration::from_secs(5);
 
 /// The length to which a client's user agent is cut.
 pub const AGENT_BYTES: usize = 256;
+
+/// The time in which a proxy must send the PROXY header of a connection. It sends it at once.
+pub const PROXY_HEADER_TIME: Duration = Duration::from_secs(5);
+
+/// The largest PROXY header, in bytes after its first 16. Addresses take 216 at most; the rest is
+/// what proxies say besides, such as the names in certificates.
+pub const PROXY_HEADER_BYTES: usize = 4096;
+
+/// The time in which the outbound proxy must connect to a target, in addition to the time for the
+/// connection to the proxy itself.
+pub const PROXY_CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// The largest head of the outbound proxy's answer, in bytes.
+pub const PROXY_ANSWER_BYTES: usize = 8192;
+
+/// How many addresses of a service are tried.
+pub const OUTBOUND_ADDRESSES: usize = 4;

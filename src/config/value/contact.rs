@@ -4,7 +4,7 @@
 use ruma::{OwnedServerName, OwnedUserId};
 use toml::Value;
 
-use super::{RawSetting, Setting, address::web_address};
+use super::{RawSetting, Setting, address::web_address, words};
 use logcabin_record::address::Pattern;
 
 /// How to reach the administrators of the server.
@@ -75,27 +75,13 @@ pub enum MailSecurity {
     Tls,
 }
 
-impl Setting for MailSecurity {
-    const ALLOWED: &'static str = "\"none\", \"starttls\" or \"tls\"";
-
-    fn read(given: &RawSetting<'_>) -> Option<Self> {
-        match given.text()? {
-            "none" => Some(Self::None),
-            "starttls" => Some(Self::Starttls),
-            "tls" => Some(Self::Tls),
-            _ => None,
-        }
-    }
-
-    fn to_toml(&self) -> Value {
-        let word = match self {
-            Self::None => "none",
-            Self::Starttls => "starttls",
-            Self::Tls => "tls",
-        };
-        Value::String(word.to_owned())
-    }
-}
+words!(
+    MailSecurity,
+    "\"none\", \"starttls\" or \"tls\"",
+    None = "none",
+    Starttls = "starttls",
+    Tls = "tls"
+);
 
 /// An identity server: its name, and the address at which it is asked if that is not its name by
 /// https.

@@ -146,7 +146,10 @@ mod tests {
             include_str!("../../base/limits/operation.rs"),
             include_str!("../../base/limits/origins.rs")
         );
-        let settings = include_str!("../../config/list.rs");
+        let settings = concat!(
+            include_str!("../../config/list.rs"),
+            include_str!("../../config/list/usage.rs")
+        );
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for name in quoted(chapter) {
             if name.starts_with("src/") {

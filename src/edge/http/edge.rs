@@ -21,6 +21,7 @@ use http::{
     header::{AUTHORIZATION, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
 };
 use ruma::{OwnedServerName, ServerName, UserId};
+use tokio::sync::Notify;
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
 use warp::reply::Response;
 
@@ -70,6 +71,8 @@ pub struct Edge<A> {
     by_address: Option<usize>,
     access_log: Option<Arc<AccessLog>>,
     pub(super) shutdown: Shutdown,
+    /// See [`Cx::hurry`](super::Cx).
+    pub(super) hurry: Arc<Notify>,
     pub(super) limits: logcabin_config::Http,
 }
 
@@ -127,6 +130,7 @@ impl<A: App> Edge<A> {
             by_address,
             access_log: None,
             shutdown,
+            hurry: Arc::default(),
             limits: config.http.clone(),
         })
     }
@@ -513,6 +517,7 @@ impl<A: App> Edge<A> {
             request_id: Arc::clone(request_id),
             client,
             shutdown: self.shutdown.clone(),
+            hurry: Arc::clone(&self.hurry),
         };
         let is_write = is_write(&call.method);
         let answer: Result<AnswerFuture, ApiError> = match turned_away {

@@ -13,7 +13,11 @@ use std::{
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tracing::debug;
 
-use super::tls::Tls;
+use super::{
+    proxy_header::{self, HeaderError},
+    tls::Tls,
+};
+use logcabin_base::network::Range;
 
 /// Who may connect to a Unix socket: the user and the group that the server runs as.
 const SOCKET_MODE: u32 = 0o660;
@@ -22,6 +26,9 @@ const SOCKET_MODE: u32 = 0o660;
 pub struct Listener {
     socket: Socket,
     tls: Option<Arc<Tls>>,
+    /// The proxies from which connections come, each with a PROXY header; none if they come from
+    /// clients, without one.
+    proxies: Option<Arc<[Range]>>,
 }
 
 enum Socket {
@@ -38,6 +45,16 @@ pub(super) enum Accepted {
     Tcp(TcpStream),
     Tls(TcpStream, Arc<Tls>),
     Unix(UnixStream),
+}
+
+impl Accepted {
+    /// Reads the PROXY header. See [`proxy_header::read`].
+    pub(super) async fn read_header(&mut self) -> Result<Option<IpAddr>, HeaderError> {
+        match self {
+            Self::Tcp(stream) | Self::Tls(stream, _) => proxy_header::read(stream).await,
+            Self::Unix(stream) => proxy_header::read(stream).await,
+        }
+    }
 }
 
 impl AsFd for Accepted {
@@ -74,7 +91,7 @@ impl Listener {
         fs::set_permissions(&partial, fs::Permissions::from_mode(SOCKET_MODE))?;
         let file = SocketFile { path: path.to_owned(), inode: fs::metadata(&partial)?.ino() };
         fs::rename(&partial, path)?;
-        Ok(Self { socket: Socket::Unix { listener, _file: file }, tls: None })
+        Ok(Self { socket: Socket::Unix { listener, _file: file }, tls: None, proxies: None })
     }
 
     /// The same with TLS on every connection.
@@ -86,6 +103,26 @@ impl Listener {
 
     pub const fn has_tls(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// The same with a PROXY header before each connection, which these proxies send. At a Unix
+    /// socket, all who may connect do.
+    #[must_use]
+    pub fn behind(mut self, proxies: &[Range]) -> Self {
+        self.proxies = Some(proxies.into());
+        self
+    }
+
+    /// Whether connections begin with a PROXY header.
+    pub(super) const fn expects_header(&self) -> bool {
+        self.proxies.is_some()
+    }
+
+    /// Whether a connection from this address may say in a PROXY header whose it is.
+    pub(super) fn believes(&self, address: IpAddr) -> bool {
+        let is_unix = matches!(self.socket, Socket::Unix { .. });
+        let mut proxies = self.proxies.iter().flat_map(|proxies| proxies.iter());
+        is_unix || proxies.any(|range| range.contains(address))
     }
 
     /// A connection, and the address that it is from. Those by a Unix socket are from this machine.
@@ -109,7 +146,7 @@ impl Listener {
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
-        Self { socket: Socket::Tcp(listener), tls: None }
+        Self { socket: Socket::Tcp(listener), tls: None, proxies: None }
     }
 }
 

@@ -46,6 +46,7 @@ pub mod listen;
 mod objects;
 mod outgoing;
 mod policy;
+mod proxy_header;
 mod refused_logins;
 mod reply;
 mod request_metrics;
@@ -61,6 +62,7 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ruma::{OwnedServerName, ServerName};
+use tokio::sync::Notify;
 
 #[cfg(test)]
 pub(crate) use self::decode::decode_as;
@@ -232,6 +234,9 @@ pub struct Cx<A, C = Session> {
     pub(crate) uri: ::http::Uri,
     /// Signals that the server is stopping: whatever waits should answer then.
     pub(crate) shutdown: Shutdown,
+    /// Notified for one request at a time that waits for news: another client needs the place of its
+    /// connection, so it is to be answered as if the wait was over.
+    pub(crate) hurry: Arc<Notify>,
     /// The body as it was sent, checked to be one JSON object if the endpoint takes JSON (and `{}`
     /// if there was none).
     pub(crate) body: Bytes,
@@ -240,8 +245,8 @@ pub struct Cx<A, C = Session> {
 impl<A, C> Cx<A, C> {
     /// The same with this caller, for handlers that determine it themselves.
     pub(crate) fn called_by<D>(self, caller: D) -> Cx<A, D> {
-        let Self { app, caller: _, request_id, client, uri, shutdown, body } = self;
-        Cx { app, caller, request_id, client, uri, shutdown, body }
+        let Self { app, caller: _, request_id, client, uri, shutdown, hurry, body } = self;
+        Cx { app, caller, request_id, client, uri, shutdown, hurry, body }
     }
 
     /// Releases what the request was decoded from, which is a part of the connection's read buffer.

@@ -5,7 +5,9 @@
 
 use std::{
     convert::Infallible,
+    fmt::Display,
     future::{pending, poll_fn},
+    net::IpAddr,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -20,7 +22,7 @@ use futures_util::{
     FutureExt as _,
     future::{BoxFuture, FusedFuture, join_all},
 };
-use http::{HeaderMap, Method, Request, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header::CONNECTION};
 use hyper::{
     body::Incoming,
     server::conn::http1,
@@ -50,6 +52,7 @@ use super::{
     },
     listen::{Accepted, Listener},
     outgoing::{ConnectionPermit, ConnectionsByAddress, Stall, Streams},
+    proxy_header::HeaderError,
     tls::{Spoken, Tls},
 };
 use logcabin_base::{
@@ -109,8 +112,16 @@ pub(crate) async fn run_with<A: App>(
                         continue;
                     }
                 };
-                let peer = Peer { address, may_forward: !listener.has_tls() };
-                let bounded = server.by_address.as_ref().filter(|_| !edge.believes(peer));
+                let has_header = listener.expects_header();
+                if has_header && !listener.believes(address) {
+                    server.say_unproxied(address, &"it is not from `http.proxy_protocol_from`");
+                    continue;
+                }
+                // Who writes PROXY headers does not read those of HTTP, which clients can forge.
+                let peer = Peer { address, may_forward: !listener.has_tls() && !has_header };
+                // Connections with a header count for the address in it.
+                let bounded =
+                    server.by_address.as_ref().filter(|_| !has_header && !edge.believes(peer));
                 let of_address = match bounded {
                     Some(by_address) => match by_address.admit(network_prefix(address)) {
                         Some(place) => Some(place),
@@ -133,6 +144,7 @@ pub(crate) async fn run_with<A: App>(
                     _of_address: of_address,
                 };
                 match accepted {
+                    accepted if has_header => tokio::spawn(connection.run_proxied(accepted)),
                     Accepted::Tcp(stream) => tokio::spawn(connection.run(stream)),
                     Accepted::Tls(stream, tls) => tokio::spawn(connection.run_tls(stream, tls)),
                     Accepted::Unix(stream) => tokio::spawn(connection.run_unix(stream)),
@@ -157,8 +169,15 @@ struct Server {
     /// Notified once for each connection that is to make room for another one. Those that wait for
     /// a request hear it, the one that has waited for longest first.
     room: Notify,
+    /// Notified once for each request that is to end its wait for news, because no connection waits
+    /// for a request.
+    hurry: Arc<Notify>,
+    /// How many new connections wait for a place. Meanwhile, a connection ends with its next answer.
+    crowd: Arc<AtomicUsize>,
     /// When it was last said that descriptors are short.
     said_short: Mutex<Option<Instant>>,
+    /// When it was last said that a connection had no usable PROXY header.
+    said_unproxied: Mutex<Option<Instant>>,
     /// How many there are by address, if that is bounded.
     by_address: Option<Arc<ConnectionsByAddress>>,
     response_timeout: Duration,
@@ -202,15 +221,27 @@ impl Server {
             .keep_alive_interval(limits::HTTP2_PING)
             .keep_alive_timeout(header_timeout);
         let warp = TowerToHyperService::new(warp::service(filter(Arc::clone(edge), beside)));
+        let crowd = Arc::<AtomicUsize>::default();
+        let waiting = Arc::clone(&crowd);
         let answer = move |request: Request<RequestBody>, peer| {
+            let waiting = (request.version() < Version::HTTP_2).then(|| Arc::clone(&waiting));
             let answer = warp.call(HyperHead::take_from(request, peer));
-            let answer = answer.map(|answer| answer.unwrap_or_else(|never| match never {}));
+            let answer = answer.map(move |answer| {
+                let mut answer = answer.unwrap_or_else(|never| match never {});
+                if waiting.is_some_and(|waiting| waiting.load(Ordering::Relaxed) > 0) {
+                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                answer
+            });
             answer.boxed()
         };
         Self {
             permits: Arc::new(Semaphore::new(edge.limits.max_connections)),
             room: Notify::new(),
+            hurry: Arc::clone(&edge.hurry),
+            crowd,
             said_short: Mutex::default(),
+            said_unproxied: Mutex::default(),
             by_address: edge
                 .connections_by_address()
                 .map(|most| Arc::new(ConnectionsByAddress::new(most))),
@@ -225,38 +256,73 @@ impl Server {
         }
     }
 
-    /// A place for a connection. If there is none, one that waits for a request makes room; without
-    /// such a one, this waits. `None` if there never will be a place.
+    /// A place for a connection, which others make if there is none. `None` if there never will be
+    /// a place.
     async fn place(&self, stream: &Accepted) -> Option<OwnedSemaphorePermit> {
         let permit = match Arc::clone(&self.permits).try_acquire_owned() {
             Ok(permit) => permit,
-            Err(_) => {
-                self.room.notify_one();
-                let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
-                // If another one ended instead, nobody needs to make room any more.
-                let _ = self.room.notified().now_or_never();
-                permit
-            }
+            Err(_) => self.made_place().await?,
         };
         // The bound counts connections; what they and other parts have opened besides counts here.
         let mut is_spare = descriptors::is_spare(stream, Purpose::Connection);
         while !is_spare {
+            let _in_crowd = Counted::new(&self.crowd);
             self.say_short("connections wait");
             self.room.notify_one();
+            self.hurry.notify_one();
             sleep(limits::DESCRIPTORS_RETRY).await;
             is_spare = descriptors::has_spare(stream, Purpose::Connection);
         }
         Some(permit)
     }
 
+    /// The place of a connection that waits for a request; if there is none, of one whose request
+    /// waits for news, which is then answered early.
+    async fn made_place(&self) -> Option<OwnedSemaphorePermit> {
+        let _in_crowd = Counted::new(&self.crowd);
+        self.room.notify_one();
+        let mut place = pin!(Arc::clone(&self.permits).acquire_owned());
+        let place = loop {
+            match timeout(limits::ROOM_PATIENCE, place.as_mut()).await {
+                Ok(place) => break place.ok()?,
+                Err(_) => self.hurry.notify_one(),
+            }
+        };
+        // If another one ended instead, nobody needs to make room any more.
+        let _ = self.room.notified().now_or_never();
+        let _ = self.hurry.notified().now_or_never();
+        Some(place)
+    }
+
     /// Logs that no connection can be accepted, once a minute at most.
     fn say_short(&self, why: &str) {
-        let mut said = self.said_short.lock();
-        if said.is_none_or(|said| said.elapsed() >= limits::SHORTAGE_SAID) {
-            *said = Some(Instant::now());
+        if is_time(&self.said_short) {
             warn!(why, "too few file descriptors: raise the limit (LimitNOFILE, ulimit -n)");
         }
     }
+
+    /// Logs that a connection was closed where a PROXY header is expected, once a minute at most:
+    /// if it is a proxy's, nobody is served.
+    fn say_unproxied(&self, peer: IpAddr, why: &dyn Display) {
+        debug!(%peer, %why, "a connection has no PROXY header to believe");
+        if is_time(&self.said_unproxied) {
+            warn!(
+                %peer,
+                %why,
+                "a connection was closed: a PROXY header is expected here (`proxy_protocol`)"
+            );
+        }
+    }
+}
+
+/// Whether it is a while ago that something was said; then it is said now.
+fn is_time(said: &Mutex<Option<Instant>>) -> bool {
+    let mut said = said.lock();
+    let is_time = said.is_none_or(|said| said.elapsed() >= limits::SHORTAGE_SAID);
+    if is_time {
+        *said = Some(Instant::now());
+    }
+    is_time
 }
 
 /// One connection.
@@ -311,6 +377,37 @@ impl Connection {
                 () = self.http1(Bytes::new(), stream, stop) => {}
                 () = server.cut.given() => {}
             },
+        }
+    }
+
+    /// The same behind a proxy that says first whose connection it is.
+    async fn run_proxied(mut self, mut accepted: Accepted) {
+        let (server, proxy) = (Arc::clone(&self.server), self.peer.address);
+        let header = tokio::select! {
+            header = timeout(limits::PROXY_HEADER_TIME, accepted.read_header()) => header,
+            () = server.shutdown.given() => return,
+            () = server.room.notified() => return debug!("a silent connection makes room"),
+        };
+        let client = match header {
+            Ok(Ok(client)) => client,
+            Ok(Err(HeaderError::Silent)) => return,
+            Ok(Err(error)) => return server.say_unproxied(proxy, &error),
+            Err(_) => return server.say_unproxied(proxy, &"its PROXY header did not come in time"),
+        };
+        // Without one, it is the proxy's own.
+        if let Some(client) = client {
+            self.peer.address = client;
+            if let Some(by_address) = &server.by_address {
+                let Some(place) = by_address.admit(network_prefix(client)) else {
+                    return debug!(peer = %client, "too many connections from here");
+                };
+                self = Self { _of_address: Some(place), ..self };
+            }
+        }
+        match accepted {
+            Accepted::Tcp(stream) => Box::pin(self.run(stream)).await,
+            Accepted::Tls(stream, tls) => Box::pin(self.run_tls(stream, tls)).await,
+            Accepted::Unix(stream) => Box::pin(self.run_unix(stream)).await,
         }
     }
 
@@ -579,24 +676,34 @@ async fn linger(mut stream: impl Wire) {
     let _ = timeout(limits::LINGER, reading).await;
 }
 
-/// A connection with hyper, counted.
-struct Awake<'a>(&'a AtomicUsize);
+/// One more of something, as long as it is there.
+struct Counted<'a>(&'a AtomicUsize);
 
-impl<'a> Awake<'a> {
+impl<'a> Counted<'a> {
     fn new(all: &'a AtomicUsize) -> Self {
         all.fetch_add(1, Ordering::Relaxed);
         Self(all)
     }
+}
 
-    /// After how long it is to rest.
-    fn rest_after(&self) -> Duration {
-        if self.0.load(Ordering::Relaxed) > FEW { REST_AFTER_OF_MANY } else { REST_AFTER }
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Awake<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+/// A connection with hyper.
+struct Awake<'a>(Counted<'a>);
+
+impl<'a> Awake<'a> {
+    fn new(all: &'a AtomicUsize) -> Self {
+        Self(Counted::new(all))
+    }
+
+    /// After how long it is to rest.
+    fn rest_after(&self) -> Duration {
+        let Counted(all) = &self.0;
+        if all.load(Ordering::Relaxed) > FEW { REST_AFTER_OF_MANY } else { REST_AFTER }
     }
 }
 

@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, Uri};
 use matchit::Router;
 use thiserror::Error;
+use tokio::sync::Notify;
 
 use super::{
     Access, ApiError, Body, CallerIdentity, Class, Cx, ErrorRenderer, Gate, Incoming, OpenTo,
@@ -87,6 +88,7 @@ pub(super) struct Call<A> {
     pub(super) request_id: Arc<str>,
     pub(super) client: IpAddr,
     pub(super) shutdown: Shutdown,
+    pub(super) hurry: Arc<Notify>,
 }
 
 pub(super) type AnswerFuture = BoxFuture<'static, Result<Reply, ApiError>>;
@@ -288,6 +290,7 @@ impl<A> Call<A> {
             request_id: self.request_id,
             client: self.client,
             shutdown: self.shutdown,
+            hurry: self.hurry,
             body: self.body,
             uri: self.uri,
         }

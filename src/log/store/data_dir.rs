@@ -50,7 +50,7 @@ pub fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
         .mode(0o600)
         .open(&path)
         .map_err(failed)?;
-    match owner::patiently(|| file.try_lock()) {
+    match owner::retry_lock(|| file.try_lock()) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();

@@ -33,7 +33,7 @@ fn finding(level: Level, what: &str, why: &str, mend: &str) -> Finding {
 /// Whether people beyond this machine are meant to reach the server.
 pub(super) fn is_public(config: &Config) -> bool {
     let server = &config.server;
-    server.trust_forwarded_for
+    server.is_proxied()
         || server.public_url != PublicUrl::Auto
         || config.has_tls()
         || !server.bind.iter().all(is_local)
@@ -102,7 +102,7 @@ fn addresses(config: &Config) -> Vec<Finding> {
     if let Some(address) = &address
         && only_loopback
         && !config.has_tls()
-        && !server.trust_forwarded_for
+        && !server.is_proxied()
         && !is_here(address)
     {
         found.push(finding(
@@ -110,7 +110,8 @@ fn addresses(config: &Config) -> Vec<Finding> {
             "The server seems to be behind a proxy, but does not trust the addresses that it tells.",
             "All clients have the proxy's address: they share its rate limits, and logs and devices \
              show the wrong address.",
-            "server.trust_forwarded_for = true, if the proxy sets X-Forwarded-For",
+            "server.trust_forwarded_for = true, if the proxy sets X-Forwarded-For, or \
+             server.proxy_protocol = true, if it sends PROXY headers",
         ));
     }
     if server.trust_forwarded_for && !only_loopback {
@@ -278,6 +279,7 @@ mod tests {
         finds(&PUBLIC[..1], None, Level::Warning, "behind a proxy");
         is_well(&[("SERVER_PUBLIC_URL", "http://localhost:8008")], None);
         is_well(&[("SERVER_PUBLIC_URL", "http://[::1]:8008")], None);
+        is_well(&[PUBLIC[0], ("SERVER_PROXY_PROTOCOL", "true")], None);
         let open = [PUBLIC[0], PUBLIC[1], ("SERVER_BIND", "0.0.0.0:8008")];
         finds(&open, None, Level::Warning, "X-Forwarded-For");
         finds(&PUBLIC[1..], None, Level::Warning, "not told the server's address");

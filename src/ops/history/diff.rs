@@ -147,10 +147,7 @@ fn concerns(record: &Record, scope: &Scope, target: Option<&str>) -> bool {
         Scope::Room(_) => header.stream.room_id().is_some_and(|room_id| room_id == target),
         Scope::User(_) => {
             let localpart = <&UserId>::try_from(target).map_or(target, UserId::localpart);
-            let own = header.stream.as_str().split_once('/').is_some_and(|(family, id)| {
-                matches!(family, "user" | "presence" | "media" | "delayed") && id == localpart
-            });
-            own || *header.origin.user == *target
+            header.stream.localpart() == Some(localpart) || *header.origin.user == *target
         }
     }
 }

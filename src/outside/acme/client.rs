@@ -2,14 +2,14 @@
 
 use std::pin::Pin;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::Request;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use reqwest::Client;
 
+use crate::outbound::{Outbound, OutboundRequest};
 use logcabin_base::limits;
 
-pub(super) struct Asking(pub(super) Client);
+pub(super) struct Asking(pub(super) Outbound);
 
 type Asked = Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>>;
 
@@ -21,26 +21,27 @@ impl HttpClient for Asking {
 }
 
 async fn ask(
-    client: &Client,
+    client: &Outbound,
     request: Request<BodyWrapper<Bytes>>,
 ) -> Result<BytesResponse, Error> {
     let (parts, body) = request.into_parts();
-    let body = whole(body).await?;
-    let request = client.request(parts.method, parts.uri.to_string());
-    let sent = request.headers(parts.headers).body(body).send().await;
-    let mut response = sent.map_err(failed)?;
+    let url = parts.uri.to_string().parse();
+    let url = url.map_err(|_| Error::Str("the authority's URLs to be URLs"))?;
+    let answer = client
+        .send(OutboundRequest {
+            headers: parts.headers,
+            body: whole(body).await?,
+            timeout: limits::ACME_TIMEOUT,
+            max_bytes: limits::ACME_ANSWER_BYTES,
+            ..OutboundRequest::new(parts.method, url)
+        })
+        .await
+        .map_err(|error| Error::Other(Box::new(error)))?;
     let mut head = http::Response::new(());
-    *head.status_mut() = response.status();
-    *head.headers_mut() = std::mem::take(response.headers_mut());
-    let mut body = BytesMut::new();
-    while let Some(part) = response.chunk().await.map_err(failed)? {
-        if body.len() + part.len() > limits::ACME_ANSWER_BYTES {
-            return Err(Error::Str("an answer of the authority that is not too large"));
-        }
-        body.extend_from_slice(&part);
-    }
+    *head.status_mut() = answer.status;
+    *head.headers_mut() = answer.headers;
     let (parts, ()) = head.into_parts();
-    Ok(BytesResponse { parts, body: Box::new(body.freeze()) })
+    Ok(BytesResponse { parts, body: Box::new(answer.body) })
 }
 
 async fn whole(body: BodyWrapper<Bytes>) -> Result<Bytes, Error> {
@@ -49,16 +50,4 @@ async fn whole(body: BodyWrapper<Bytes>) -> Result<Bytes, Error> {
         Ok(body) => Ok(body.to_bytes()),
         Err(never) => match never {},
     }
-}
-
-/// The cause is what helps: a name that is not known, a certificate that is not trusted.
-fn failed(error: reqwest::Error) -> Error {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    Error::Other(text.into())
 }

@@ -21,15 +21,15 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use instant_acme::{ExternalAccountKey, Problem};
-use reqwest::Client;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use thiserror::Error;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
 pub use self::challenges::{ACME_TLS, Challenges};
-use crate::outbound::{self, OutboundError};
+use crate::outbound::{Outbound, OutboundError};
 use logcabin_base::{
+    bodies::BodyBudget,
     certificates::{self, Validity},
     clock::{Clock, random_bytes},
     disk, limits,
@@ -131,7 +131,7 @@ impl fmt::Debug for Customer {
 /// Gets certificates, and keeps them fresh.
 #[derive(Debug)]
 pub struct Acme {
-    client: Client,
+    client: Outbound,
     /// The URL of the authority.
     authority: String,
     domains: Vec<String>,
@@ -158,7 +158,7 @@ impl Acme {
             false => format!("mailto:{address}"),
         };
         Ok(Self {
-            client: outbound::client(&trusted, limits::ACME_TIMEOUT)?,
+            client: Outbound::new(&trusted, &BodyBudget::new(config.body_shares()))?,
             authority: config.acme.directory.to_string(),
             domains: config.acme_domains(),
             contact: config.acme.contact.iter().map(uri).collect(),

@@ -119,7 +119,9 @@ impl Acme {
         let Some(cluster) = self.cluster.get() else { return Ok(false) };
         let account = self.account_file();
         let shared = cluster.shared(&shared_name(&account)).await.map_err(AcmeError::Shared)?;
+        let mine = std::fs::read(self.directory.join(&account)).unwrap_or_default();
         match shared.filter(|shared| Self::is_account(shared)) {
+            Some(shared) if *shared == *mine => {}
             Some(shared) => self.write(&account, &shared)?,
             None => self.share_account(&**cluster).await?,
         }

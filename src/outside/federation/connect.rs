@@ -18,28 +18,32 @@ use hyper_util::{
     client::legacy::connect::{Connected, Connection},
     rt::TokioIo,
 };
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::{
+    ClientConfig,
+    pki_types::{CertificateDer, ServerName},
+};
 use rustls_platform_verifier::Verifier;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::Unreachable;
+use crate::proxy::{Destination, Proxy, Way, WayError};
 use logcabin_base::{
     certificates,
     clock::random_bytes,
     descriptors::{self, Purpose},
     limits,
-    network::{Range, is_public},
+    network::{Range, is_private_name, is_public},
 };
 use logcabin_config::{Federation, FilePath};
 
 /// The target of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Target {
     /// The name that the certificate must be for.
     pub(super) certificate: ServerName<'static>,
-    /// The addresses, in the order in which to try them.
-    pub(super) addresses: Vec<SocketAddr>,
+    /// The ways to it, in the order in which to try them.
+    pub(super) ways: Vec<Way>,
 }
 
 /// Opens connections.
@@ -47,19 +51,41 @@ pub(super) struct Dialer {
     resolver: TokioResolver,
     tls: TlsConnector,
     allowed: Vec<Range>,
+    proxy: Option<Arc<Proxy>>,
 }
 
 impl Dialer {
-    pub(super) fn new(config: &Federation) -> Result<Self, String> {
+    pub(super) fn new(config: &Federation, proxy: Option<Arc<Proxy>>) -> Result<Self, String> {
         Ok(Self {
             resolver: resolver(&config.nameservers)?,
             tls: tls(config.ca.as_ref())?,
             allowed: config.allowed_networks.to_vec(),
+            proxy,
         })
     }
 
     fn allows(&self, address: IpAddr) -> bool {
         is_public(address) || self.allowed.iter().any(|range| range.contains(address))
+    }
+
+    /// The ways to a host. If the proxy resolves its name, there is one.
+    pub(super) async fn ways(&self, host: &str, port: u16) -> Result<Vec<Way>, Unreachable> {
+        let bare = unbracketed(host);
+        let proxy = self.proxy.as_ref().filter(|proxy| !proxy.spares(bare));
+        if let Some(proxy) = proxy.filter(|proxy| proxy.resolves(bare)) {
+            if is_private_name(bare) {
+                return Err(Unreachable::NotPublic);
+            }
+            let to = Destination::Name(bare.trim_end_matches('.').into(), port);
+            return Ok(vec![Way::ByProxy(Arc::clone(proxy), to)]);
+        }
+        let addresses = self.addresses(host, port).await?;
+        Ok(addresses.into_iter().map(|address| Way::to(address, proxy)).collect())
+    }
+
+    /// Whether names are resolved by the proxy, so that this machine may know none.
+    pub(super) fn leaves_names(&self) -> bool {
+        self.proxy.as_ref().is_some_and(|proxy| proxy.resolves_names())
     }
 
     /// The addresses of a host, or this one address, without those that are not allowed.
@@ -118,19 +144,18 @@ impl Dialer {
         Ok(services.map(|(_, service)| service).collect())
     }
 
-    /// A connection to the first of the target's addresses that accepts one.
+    /// A connection on the first of the target's ways that leads to one.
     pub(super) async fn connect(&self, target: &Target) -> Result<TlsConnection, Unreachable> {
         let mut last = Unreachable::Dns("it has no address".to_owned());
-        for address in &target.addresses {
-            let connecting = timeout(limits::OUTBOUND_CONNECT_TIMEOUT, TcpStream::connect(address));
-            let stream = match connecting.await {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => {
-                    last = Unreachable::Connection(error.to_string());
+        for way in &target.ways {
+            let stream = match way.connect().await {
+                Ok(stream) => stream,
+                Err(WayError::Late) => {
+                    last = Unreachable::Late;
                     continue;
                 }
-                Err(_) => {
-                    last = Unreachable::Late;
+                Err(error) => {
+                    last = Unreachable::Connection(error.to_string());
                     continue;
                 }
             };
@@ -155,19 +180,28 @@ impl Dialer {
 pub(crate) fn tls<'a>(
     extra: impl IntoIterator<Item = &'a FilePath>,
 ) -> Result<TlsConnector, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = Vec::new();
     for FilePath(path) in extra {
         roots.extend(certificates::read(path)?);
     }
+    tls_with(roots, &[])
+}
+
+/// TLS that trusts the system's authorities and these, and offers these protocols (RFC 7301).
+pub(crate) fn tls_with(
+    roots: Vec<CertificateDer<'static>>,
+    protocols: &[&[u8]],
+) -> Result<TlsConnector, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider));
     let verifier = verifier.map_err(|error| error.to_string())?;
-    let tls = ClientConfig::builder_with_provider(provider)
+    let mut tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
+    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(TlsConnector::from(Arc::new(tls)))
 }
 
@@ -181,7 +215,7 @@ fn lot(weight: u16) -> u64 {
 }
 
 /// An IPv6 address without its brackets.
-pub(super) fn unbracketed(host: &str) -> &str {
+pub(crate) fn unbracketed(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 

@@ -180,10 +180,8 @@ async fn elsewhere(outbound: &Outbound, location: &str) -> Result<RemoteDownload
         let (status, headers) = (response.status(), response.headers());
         if status.is_success() {
             let (headers, length) = (headers.clone(), length(headers));
-            let pieces = response.bytes_stream().map(|piece| {
-                piece.map_err(|error| Unreachable::Connection(error.without_url().to_string()))
-            });
-            return Ok(RemoteDownload::new(&headers, length, Content::Whole(Box::pin(pieces))));
+            let pieces = pieces(response.into_body());
+            return Ok(RemoteDownload::new(&headers, length, Content::Whole(pieces)));
         }
         let location = headers.get(LOCATION).filter(|_| status.is_redirection());
         let next = location.and_then(|location| url.join(location.to_str().ok()?).ok());

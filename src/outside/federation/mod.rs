@@ -44,7 +44,10 @@ pub use refused::Refused;
 pub use sender::Sender;
 pub use x_matrix::XMatrix;
 
-use crate::federation::connect::{Dialer, TlsConnection};
+use crate::{
+    federation::connect::{Dialer, TlsConnection},
+    proxy::Proxy,
+};
 use logcabin_base::{
     bodies::{self, ArrivalDeadline, Body, BodyBudget, Principal, Urgency},
     limits,
@@ -194,10 +197,12 @@ pub struct FederationClient {
 impl FederationClient {
     pub fn new(
         config: &config::Federation,
+        outbound: &config::Outbound,
         own: Arc<ServerKeys>,
         bodies: &Arc<BodyBudget>,
     ) -> Result<Self, String> {
-        let names = Arc::new(Names::new(Dialer::new(config)?, bodies));
+        let dialer = Dialer::new(config, Proxy::new(outbound)?)?;
+        let names = Arc::new(Names::new(dialer, bodies));
         let (most, idle) = limits::FEDERATION_IDLE;
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())

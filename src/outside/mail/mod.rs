@@ -49,6 +49,9 @@ pub enum SendError {
     /// The message cannot be built.
     #[error("it cannot be written: {0}")]
     Letter(String),
+    /// The mail server is not reached through the proxy.
+    #[error("the mail server: {0}")]
+    Unreachable(String),
     /// The mail server did not accept it.
     #[error("the mail server: {0}")]
     Mail(#[from] lettre::transport::smtp::Error),
@@ -108,12 +111,14 @@ impl Messages {
         outbound: &Outbound,
     ) -> Result<Self, SetupError> {
         let host = email.host.as_ref();
-        let mail =
-            host.map(|host| smtp::Mailer::new(email, host, server)).transpose()?.map(|way| Lane {
-                way,
-                slots: Arc::new(Semaphore::new(email.concurrent)),
-                timeout: Duration::from_secs(email.timeout_seconds),
-            });
+        let mailer = host
+            .map(|host| smtp::Mailer::new(email, host, server, outbound.router()))
+            .transpose()?;
+        let mail = mailer.map(|way| Lane {
+            way,
+            slots: Arc::new(Semaphore::new(email.concurrent)),
+            timeout: Duration::from_secs(email.timeout_seconds),
+        });
         let sms = sms::Gateway::new(sms, outbound)?.map(|way| Lane {
             way,
             slots: Arc::new(Semaphore::new(sms.concurrent)),

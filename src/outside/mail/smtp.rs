@@ -1,6 +1,13 @@
 //! E-mail, by SMTP.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use lettre::{
     Address, AsyncSmtpTransport, AsyncTransport as _, Message, Tokio1Executor,
@@ -9,17 +16,27 @@ use lettre::{
         header::{HeaderName, HeaderValue},
     },
     transport::smtp::{
-        Error, PoolConfig,
+        PoolConfig,
         authentication::{Credentials, DEFAULT_MECHANISMS},
-        client::{AsyncSmtpConnection, Certificate, Tls, TlsParameters},
+        client::{AsyncSmtpConnection, AsyncTokioStream, Certificate, Tls, TlsParameters},
         commands::{Mail as MailFrom, Rcpt},
         extension::ClientId,
     },
 };
 use ruma::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{SendError, SetupError};
-use logcabin_base::clock::random_token;
+use crate::{
+    connector::Router,
+    federation::connect::{self, unbracketed},
+};
+use logcabin_base::{clock::random_token, limits};
 use logcabin_config::{Email, FilePath, Hidden, MailSecurity};
 
 /// A mail server, with the credentials for it.
@@ -36,6 +53,15 @@ struct MailServer {
     hello: ClientId,
     credentials: Option<Credentials>,
     timeout: Duration,
+    /// If it is reached through a proxy.
+    proxied: Option<Proxied>,
+}
+
+/// How to connect to the mail server through a proxy.
+struct Proxied {
+    router: Arc<Router>,
+    /// For servers that speak TLS from the start.
+    tls: TlsConnector,
 }
 
 /// A rendered mail.
@@ -74,7 +100,12 @@ impl Mailer {
     ///
     /// # Errors
     /// When a setting is not usable, or a file cannot be read.
-    pub(super) fn new(config: &Email, host: &str, server: &ServerName) -> Result<Self, SetupError> {
+    pub(super) fn new(
+        config: &Email,
+        host: &str,
+        server: &ServerName,
+        router: &Arc<Router>,
+    ) -> Result<Self, SetupError> {
         let from = match &config.from {
             None => format!("{} <noreply@{}>", "Logcabin", server.host()),
             Some(from) => from.clone(),
@@ -112,7 +143,13 @@ impl Mailer {
             hello: ClientId::Domain(server.host().to_owned()),
             credentials: None,
             timeout: Duration::from_secs(config.timeout_seconds),
+            proxied: None,
         };
+        if router.is_proxied(unbracketed(host)) {
+            let tls = connect::tls(config.certificates.as_ref());
+            let tls = tls.map_err(|error| bad("email.certificates", error))?;
+            way.proxied = Some(Proxied { router: Arc::clone(router), tls });
+        }
         let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
             .port(port)
             .tls(way.tls.clone())
@@ -163,8 +200,19 @@ impl Mailer {
         }
         let parts = MultiPart::alternative_plain_html(mail.plain.clone(), mail.html.clone());
         let message = message.multipart(parts).map_err(|error| wrong(&error))?;
-        match self.transport.send(message).await {
-            Ok(_) => Ok(()),
+        let sent = match &self.way.proxied {
+            None => self.transport.send(message).await.map(drop),
+            // The transport, which keeps connections, opens them itself.
+            Some(_) => {
+                let mut connection = self.way.connect().await?;
+                let sent = connection.send(message.envelope(), &message.formatted()).await;
+                // It was handed over, or refused: that it does not part well changes nothing.
+                let _ = connection.quit().await;
+                sent.map(drop)
+            }
+        };
+        match sent {
+            Ok(()) => Ok(()),
             Err(error) if error.is_permanent() && self.way.refuses(&self.from.email, to).await => {
                 Err(SendError::Recipient(error))
             }
@@ -183,25 +231,30 @@ impl MailServer {
             connection.command(MailFrom::new(Some(sender.clone()), Vec::new())).await?;
             let answer = connection.command(Rcpt::new(recipient, Vec::new())).await;
             connection.abort().await;
-            Ok::<_, Error>(answer)
+            Ok::<_, SendError>(answer)
         };
         matches!(asked.await, Ok(Err(error)) if error.is_permanent())
     }
 
-    async fn connect(&self) -> Result<AsyncSmtpConnection, Error> {
-        let wrapper = match &self.tls {
-            Tls::Wrapper(tls) => Some(tls.clone()),
-            _ => None,
-        };
+    async fn connect(&self) -> Result<AsyncSmtpConnection, SendError> {
         let (host, port) = &self.address;
-        let mut connection = AsyncSmtpConnection::connect_tokio1(
-            (host.as_str(), *port),
-            Some(self.timeout),
-            &self.hello,
-            wrapper,
-            None,
-        )
-        .await?;
+        let mut connection = match &self.proxied {
+            Some(proxied) => {
+                let is_secure = matches!(self.tls, Tls::Wrapper(_));
+                let stream = proxied.connect(host, *port, is_secure).await?;
+                AsyncSmtpConnection::connect_with_transport(stream, &self.hello).await?
+            }
+            None => {
+                let wrapper = match &self.tls {
+                    Tls::Wrapper(tls) => Some(tls.clone()),
+                    _ => None,
+                };
+                let server = (host.as_str(), *port);
+                let timeout = Some(self.timeout);
+                AsyncSmtpConnection::connect_tokio1(server, timeout, &self.hello, wrapper, None)
+                    .await?
+            }
+        };
         if let Tls::Required(tls) = &self.tls {
             connection.starttls(tls.clone(), &self.hello).await?;
         }
@@ -209,6 +262,66 @@ impl MailServer {
             connection.auth(DEFAULT_MECHANISMS, credentials).await?;
         }
         Ok(connection)
+    }
+}
+
+impl Proxied {
+    /// A connection to the mail server, with TLS if it is to be `secure`.
+    async fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        secure: bool,
+    ) -> Result<Box<dyn AsyncTokioStream>, SendError> {
+        let unreachable = |error: &dyn std::fmt::Display| SendError::Unreachable(error.to_string());
+        let host = unbracketed(host);
+        let stream = self.router.connect(host, port).await.map_err(|error| unreachable(&error))?;
+        if !secure {
+            return Ok(Box::new(stream));
+        }
+        let name = rustls::pki_types::ServerName::try_from(host.to_owned());
+        let name = name.map_err(|error| unreachable(&error))?;
+        let shaking = timeout(limits::TLS_HANDSHAKE, self.tls.connect(name, stream)).await;
+        let stream = shaking.map_err(|_| SendError::Late)?.map_err(|error| unreachable(&error))?;
+        Ok(Box::new(TlsLine(stream)))
+    }
+}
+
+/// A connection with TLS, for lettre.
+#[derive(Debug)]
+struct TlsLine(TlsStream<TcpStream>);
+
+impl AsyncTokioStream for TlsLine {
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.0.get_ref().0.peer_addr()
+    }
+}
+
+impl AsyncRead for TlsLine {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TlsLine {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
 
@@ -222,7 +335,9 @@ mod tests {
     async fn unencrypted_mail_is_only_sent_to_this_machine() {
         let mailer = |host: &str, security| {
             let config = Email { security, ..Email::default() };
-            Mailer::new(&config, host, server_name!("example.org")).map_err(|e| e.to_string())
+            let router = Arc::new(Router::new(None, None));
+            Mailer::new(&config, host, server_name!("example.org"), &router)
+                .map_err(|e| e.to_string())
         };
         for (host, is_here) in [
             ("localhost", true),

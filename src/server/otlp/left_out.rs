@@ -20,13 +20,14 @@ pub(crate) async fn send_metrics(_: Arc<Config>, _: Arc<Observer>, _: Shutdown) 
 mod tests {
     use super::*;
     use crate::otlp::check;
-    use logcabin_config::WebUrl;
+    use logcabin_config::Effective;
 
     #[test]
     fn a_collector_is_refused() {
         assert!(check(&Config::default()).is_ok());
-        let mut config = Config::default();
-        config.metrics.endpoint = Some(WebUrl::new("http://127.0.0.1:4318"));
+        let text = "[metrics]\nendpoint = \"http://127.0.0.1:4318\"\n";
+        let given = Some(("logcabin.toml".into(), text.to_owned()));
+        let config = Effective::load(given, [], &[]).unwrap().config;
         let error = check(&config).unwrap_err().to_string();
         assert!(error.contains("metrics.endpoint") && error.contains("`otlp`"), "{error}");
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header::CONTENT_TYPE};
 use percent_encoding::percent_decode_str;
 use tracing::{info, warn};
 
@@ -10,20 +10,24 @@ use super::{
     collector::{self, CollectorStatus},
     encoding,
 };
-use logcabin_base::{limits, shutdown::Shutdown};
+use logcabin_base::{bodies::BodyBudget, limits, shutdown::Shutdown};
 use logcabin_config::Config;
-use logcabin_outside::outbound;
+use logcabin_outside::outbound::{Outbound, OutboundRequest};
 use logcabin_service::observe::Observer;
 
 /// Sends the metrics to the configured collector until the server stops, and once more then. A
 /// failed export is not repeated: the next one counts from the start as well.
 pub(crate) async fn send_metrics(config: Arc<Config>, observer: Arc<Observer>, shutdown: Shutdown) {
     let Some(endpoint) = &config.metrics.endpoint else { return };
-    let client = match outbound::client(&config.outbound, limits::METRICS_TIMEOUT) {
+    let bodies = BodyBudget::new(config.body_shares());
+    let client = match Outbound::new(&config.outbound, &bodies) {
         Ok(client) => client,
         Err(error) => return warn!(%error, "metrics cannot be sent"),
     };
-    let url = collector::url(endpoint, "metrics");
+    let url = match collector::url(endpoint, "metrics") {
+        Ok(url) => url,
+        Err(error) => return warn!(error, "metrics cannot be sent"),
+    };
     let attributes = collector::attributes(&config.server);
     let headers = std::env::var("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
     let headers = headers_of(&headers);
@@ -36,12 +40,18 @@ pub(crate) async fn send_metrics(config: Arc<Config>, observer: Arc<Observer>, s
             () = shutdown.given() => true,
         };
         observer.look().await;
-        let request = client.post(&url).headers(headers.clone());
-        let request = request.header(CONTENT_TYPE, encoding::CONTENT_TYPE);
-        let sent = request.body(encoding::request(&attributes)).send().await;
-        let answer = sent.and_then(reqwest::Response::error_for_status);
-        // The address is left out, because it may contain a secret.
-        taken.note(answer.err().map(|error| error.without_url().to_string()));
+        let mut request = OutboundRequest::new(Method::POST, url.clone());
+        request.headers = headers.clone();
+        request.timeout = limits::METRICS_TIMEOUT;
+        // What it says of metrics that it refused does not matter.
+        request.cut = true;
+        request = request.header(CONTENT_TYPE, encoding::CONTENT_TYPE);
+        request.body = encoding::request(&attributes).into();
+        taken.note(match client.send(request).await {
+            Ok(answer) if answer.status.is_success() => None,
+            Ok(answer) => Some(answer.status.to_string()),
+            Err(error) => Some(error.to_string()),
+        });
         if is_last {
             return;
         }

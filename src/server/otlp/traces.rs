@@ -23,11 +23,12 @@ use super::{
 };
 use crate::ServerError;
 use logcabin_base::{
+    bodies::BodyBudget,
     limits,
     traces::{self, Attribute, AttributeValue, Exporter, Span, Traces},
 };
 use logcabin_config::Config;
-use logcabin_outside::outbound;
+use logcabin_outside::outbound::{Outbound, OutboundRequest};
 
 /// Begins to count what is sent, and to trace requests, if a collector is configured for these.
 /// Must be called within a tokio runtime.
@@ -35,8 +36,8 @@ pub(crate) fn begin(config: &Config) -> Result<(), ServerError> {
     encoding::begin();
     let Some(endpoint) = &config.traces.endpoint else { return Ok(()) };
     let unusable = |error: String| ServerError::Traces(error);
-    let url = collector::url(endpoint, "traces");
-    let client = outbound::client(&config.outbound, limits::TRACE_TIMEOUT);
+    let url = collector::url(endpoint, "traces").map_err(unusable)?;
+    let client = Outbound::new(&config.outbound, &BodyBudget::new(config.body_shares()));
     let client = client.map_err(|error| unusable(error.to_string()))?;
     let sender =
         Sender { client, runtime: Handle::current(), taken: CollectorStatus::new("traces") };
@@ -44,7 +45,7 @@ pub(crate) fn begin(config: &Config) -> Result<(), ServerError> {
         .with_http()
         .with_http_client(sender)
         .with_protocol(Protocol::HttpBinary)
-        .with_endpoint(&url)
+        .with_endpoint(url.as_str())
         .with_timeout(limits::TRACE_TIMEOUT)
         .build()
         .map_err(|error| unusable(error.to_string()))?;
@@ -123,7 +124,7 @@ fn key_value(Attribute { name, value }: Attribute) -> KeyValue {
 /// Sends spans with the server's HTTP client. It is called on a thread that is not tokio's.
 #[derive(Debug)]
 struct Sender {
-    client: reqwest::Client,
+    client: Outbound,
     runtime: Handle,
     taken: CollectorStatus,
 }
@@ -140,12 +141,18 @@ impl HttpClient for Sender {
         Box::pin(async move {
             let client = self.client.clone();
             let sent = self.runtime.spawn(async move {
-                let response = client.execute(request.try_into()?).await?;
-                let status = response.status();
-                // What it says of spans that it refused does not matter.
-                let body = Bytes::new();
-                let mut answer = http::Response::new(body);
-                *answer.status_mut() = status;
+                let (head, body) = request.into_parts();
+                let url = head.uri.to_string().parse()?;
+                let sent = client.send(OutboundRequest {
+                    headers: head.headers,
+                    body,
+                    timeout: limits::TRACE_TIMEOUT,
+                    // What it says of spans that it refused does not matter.
+                    cut: true,
+                    ..OutboundRequest::new(head.method, url)
+                });
+                let mut answer = http::Response::new(Bytes::new());
+                *answer.status_mut() = sent.await?.status;
                 Ok::<_, HttpError>(answer)
             });
             let answer = sent.await.map_err(HttpError::from).flatten();

@@ -27,6 +27,7 @@ mod past_rules;
 mod peer;
 mod poison;
 mod policy;
+mod proxied;
 mod refusals;
 mod requests;
 mod rooms;

@@ -17,6 +17,7 @@ mod random;
 mod server;
 pub(crate) mod stand_in;
 pub(crate) mod tools;
+pub(crate) mod tunnel;
 mod user;
 
 pub(crate) use bridge::{Bridge, Mood};

@@ -149,6 +149,7 @@ pub(super) async fn long_poll<T>(
     let listener = head.listen(&cx.caller.user_id);
     let mut woken_by: Option<WakeTimes> = None;
     let stages = &metrics().sync_stage;
+    let mut is_hurried = false;
     loop {
         // Created before the attempt and awaited after it, so that no change in between is missed.
         let woken = listener.woken();
@@ -161,7 +162,7 @@ pub(super) async fn long_poll<T>(
             stages.since(SyncStage::Read, began);
             return found.map(|(found, _)| found);
         }
-        let ends = Instant::now() >= deadline || cx.shutdown.is_given();
+        let ends = is_hurried || Instant::now() >= deadline || cx.shutdown.is_given();
         if ends || head.offset() > since {
             let began = time::Instant::now();
             let (found, is_empty) = match look(cx, Effort::Short) {
@@ -188,6 +189,8 @@ pub(super) async fn long_poll<T>(
                 woken_by = woken.is_ok().then_some(WakeTimes { published, at });
             }
             () = cx.shutdown.given() => {}
+            // Boxed, so that a sync that waits is small.
+            () = Box::pin(cx.hurry.notified()) => is_hurried = true,
         }
         stages.since(SyncStage::Wait, began);
         still_logged_in(cx)?;

@@ -318,6 +318,7 @@ pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiE
     // A caller who is not in the room is not woken by its events.
     let mut any_move = head.follow();
     let mut looked_up_to = start;
+    let mut is_hurried = false;
     loop {
         // Both are created before the check, and awaited after it.
         let woken = listener.woken();
@@ -334,7 +335,8 @@ pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiE
         };
         let news = cx.at_length(look).await?;
         looked_up_to = news.end;
-        if !news.chunk.is_empty() || Instant::now() >= deadline || cx.shutdown.is_given() {
+        let ends = is_hurried || Instant::now() >= deadline || cx.shutdown.is_given();
+        if !news.chunk.is_empty() || ends {
             let (start, end) = (cx.app.token(start), cx.app.token(news.end));
             return json(&Response { start, end, chunk: news.chunk });
         }
@@ -342,6 +344,7 @@ pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiE
             woken = timeout_at(deadline, woken) => drop(woken),
             moved = any_move.changed(), if peeked.is_some() => drop(moved),
             () = cx.shutdown.given() => {}
+            () = cx.hurry.notified() => is_hurried = true,
         }
         still_logged_in(&cx)?;
     }

@@ -112,13 +112,14 @@ async fn pushrules(_: Cx<Fake>, _: get_pushrules_all::v3::Request) -> Result<Jso
     Ok("{}".into())
 }
 
-/// Sleeps for as long as the transaction id says, or until the server goes down.
+/// Sleeps for as long as the transaction id says, or until the server goes down or needs the place.
 async fn send(
     cx: Cx<Fake>,
     request: send_message_event::v3::Request,
 ) -> Result<send_message_event::v3::Response, ApiError> {
     match request.txn_id.as_str() {
         "poll" => cx.shutdown.given().await,
+        "news" => cx.hurry.notified().await,
         "panic" => panic!("a handler panics, as a test"),
         millis => {
             tokio::time::sleep(Duration::from_millis(millis.parse().unwrap_or(0))).await;

@@ -38,3 +38,25 @@ async fn a_connection_without_a_request_makes_room_for_another() {
     assert!(exchange(&mut third, request).await.starts_with("HTTP/1.1 200"));
     assert_eq!(idle.read(&mut [0]).await.unwrap_or(0), 0, "it was closed");
 }
+
+#[tokio::test]
+async fn a_request_that_waits_for_news_makes_room_and_its_connection_ends() {
+    let server = of_one_connection().await;
+    let mut waiting = TcpStream::connect(server.address).await.unwrap();
+    let wait = "PUT /_matrix/client/v3/rooms/!r:example.org/send/m.room.message/news HTTP/1.1\r\n\
+                Host: x\r\nAuthorization: Bearer good\r\nContent-Length: 2\r\n\r\n{}";
+    waiting.write_all(wait.as_bytes()).await.unwrap();
+    // More of them than there are places, one after the other.
+    for _ in 0..3 {
+        let mut next = TcpStream::connect(server.address).await.unwrap();
+        next.write_all(wait.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        waiting.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
+        waiting = next;
+    }
+    let mut health = TcpStream::connect(server.address).await.unwrap();
+    let versions = exchange(&mut health, &get("/_svc/client/versions")).await;
+    assert!(versions.starts_with("HTTP/1.1 200"), "{versions}");
+}

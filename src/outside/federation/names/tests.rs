@@ -67,7 +67,7 @@ async fn names(services: &'static [(&'static str, &'static str, u16)], allowed: 
         ..Federation::default()
     };
     let mut names =
-        Names::new(Dialer::new(&config).unwrap(), &BodyBudget::new(Shares::new(0, 1 << 20)));
+        Names::new(Dialer::new(&config, None).unwrap(), &BodyBudget::new(Shares::new(0, 1 << 20)));
     // Nothing listens there.
     names.https = 1;
     names
@@ -76,7 +76,7 @@ async fn names(services: &'static [(&'static str, &'static str, u16)], allowed: 
 /// The result for a name: the name for the certificate, and the addresses.
 async fn target(names: &Names, server: &str) -> Result<(String, Vec<String>), Unreachable> {
     let target = names.target(server.try_into().unwrap()).await?;
-    let addresses = target.addresses.iter().map(ToString::to_string).collect();
+    let addresses = target.ways.iter().map(ToString::to_string).collect();
     Ok((target.certificate.to_str().into_owned(), addresses))
 }
 
@@ -258,7 +258,7 @@ async fn a_delegation_is_fetched_and_whatever_else_is_there_is_none() {
         ..Federation::default()
     };
     let mut names =
-        Names::new(Dialer::new(&config).unwrap(), &BodyBudget::new(Shares::new(0, 1 << 20)));
+        Names::new(Dialer::new(&config, None).unwrap(), &BodyBudget::new(Shares::new(0, 1 << 20)));
     names.https = web(&files).await;
     let delegation = async |names: &Names, server: &str| {
         let to = names.delegation(server.try_into().unwrap()).await;
@@ -284,13 +284,13 @@ async fn a_delegation_is_fetched_and_whatever_else_is_there_is_none() {
     let https = names.https;
     config.ca = None;
     let mut strict =
-        Names::new(Dialer::new(&config).unwrap(), &BodyBudget::new(Shares::new(0, 1 << 20)));
+        Names::new(Dialer::new(&config, None).unwrap(), &BodyBudget::new(Shares::new(0, 1 << 20)));
     strict.https = https;
     assert_eq!(delegation(&strict, "good.example").await, None);
     config.ca = Some(FilePath(files[0].clone()));
     config.allowed_networks = List(Vec::new());
     let mut strict =
-        Names::new(Dialer::new(&config).unwrap(), &BodyBudget::new(Shares::new(0, 1 << 20)));
+        Names::new(Dialer::new(&config, None).unwrap(), &BodyBudget::new(Shares::new(0, 1 << 20)));
     strict.https = https;
     assert_eq!(delegation(&strict, "good.example").await, None);
 }

@@ -140,8 +140,8 @@ impl Unread {
     }
 }
 
-/// The offset as of which the file at `path` was written. The file contains nothing that was erased
-/// up to this offset. `None` if there is no such file.
+/// The last record that the file at `path` takes into account: it contains nothing that was erased
+/// up to there. Zero if the file does not say, `None` if there is none.
 pub fn written_at(path: &Path) -> Option<Offset> {
     use io::BufRead as _;
     let file = std::fs::File::open(path).ok()?;

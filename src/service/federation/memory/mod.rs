@@ -67,9 +67,9 @@ impl Federation {
         bodies: &Arc<BodyBudget>,
     ) -> Result<Self, String> {
         let accounts = OriginLimits::new(engine, config.rate_limits.enabled);
-        let (config, has_presence) = (&config.federation, config.presence.enabled);
-        let client =
-            Arc::new(FederationClient::new(config, Arc::clone(&engine.env().server), bodies)?);
+        let (outbound, has_presence) = (&config.outbound, config.presence.enabled);
+        let (config, own) = (&config.federation, Arc::clone(&engine.env().server));
+        let client = Arc::new(FederationClient::new(config, outbound, own, bodies)?);
         let keys = KeyRing::new(Arc::clone(&client), Arc::clone(engine), &config.notaries);
         let keys = Arc::new(keys);
         let sender = Arc::new(Sender::new(engine, &client));

@@ -1,0 +1,369 @@
+//! Connections to services by their URLs: names are resolved and checked, the proxy is asked if
+//! there is one, and TLS is spoken with the service itself.
+
+use std::{
+    error::Error,
+    future::Future,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::Uri;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection, HttpConnector, dns},
+    rt::TokioIo,
+};
+use rustls::pki_types::{self, CertificateDer};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+
+use crate::{
+    federation::connect::{tls_with, unbracketed},
+    proxy::{Destination, Proxy, Way},
+};
+use logcabin_base::{
+    limits,
+    network::{Range, is_private_name, is_public},
+};
+
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The versions of HTTP that services may choose from (RFC 7301), the best first.
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// The address belongs to this machine or to a private network.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the address is not one of the public internet")]
+pub struct NotPublic;
+
+/// Which addresses may be connected to: those of the public internet.
+#[derive(Clone, Debug)]
+pub(crate) struct PublicOnly {
+    /// Ranges that are allowed in addition.
+    pub(crate) allowed: Arc<[Range]>,
+}
+
+impl PublicOnly {
+    pub(crate) fn allows(&self, address: IpAddr) -> bool {
+        is_public(address) || self.allowed.iter().any(|range| range.contains(address))
+    }
+}
+
+/// Finds the way to hosts.
+#[derive(Clone, Debug)]
+pub(crate) struct Router {
+    proxy: Option<Arc<Proxy>>,
+    /// If not every address may be connected to. It holds for names, too: the connection is to the
+    /// addresses that were checked, so that a name cannot mean another one a moment later.
+    public: Option<PublicOnly>,
+    direct: HttpConnector<Resolver>,
+}
+
+impl Router {
+    pub(crate) fn new(proxy: Option<Arc<Proxy>>, public: Option<PublicOnly>) -> Self {
+        let mut direct = HttpConnector::new_with_resolver(Resolver(public.clone()));
+        direct.enforce_http(false);
+        direct.set_nodelay(true);
+        direct.set_connect_timeout(Some(limits::OUTBOUND_CONNECT_TIMEOUT));
+        Self { proxy, public, direct }
+    }
+
+    /// Whether a host, without brackets, is reached through the proxy, as far as its name says.
+    pub(crate) fn is_proxied(&self, host: &str) -> bool {
+        self.proxy_of(host).is_some()
+    }
+
+    fn proxy_of(&self, host: &str) -> Option<&Arc<Proxy>> {
+        self.proxy.as_ref().filter(|proxy| !proxy.spares(host))
+    }
+
+    /// A connection to a host, which is a name or an address without brackets.
+    ///
+    /// # Errors
+    /// When there is none in time. A [`NotPublic`] is the error itself, or among its sources.
+    pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, BoxError> {
+        let Some(proxy) = self.proxy_of(host) else { return self.direct(host, port).await };
+        if proxy.resolves(host) {
+            if self.public.is_some() && is_private_name(host) {
+                return Err(NotPublic.into());
+            }
+            return Ok(proxy.connect(&name(host, port)?).await?);
+        }
+        let mut last = BoxError::from("it has no address");
+        for address in self.addresses(host, port).await? {
+            match Way::to(address, Some(proxy)).connect().await {
+                Ok(stream) => {
+                    // Without it, requests are only slower.
+                    let _ = stream.set_nodelay(true);
+                    return Ok(stream);
+                }
+                Err(error) => last = error.into(),
+            }
+        }
+        Err(last)
+    }
+
+    async fn direct(&self, host: &str, port: u16) -> Result<TcpStream, BoxError> {
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        if let (Some(public), Ok(address)) = (&self.public, unbracketed(&host).parse())
+            && !public.allows(address)
+        {
+            return Err(NotPublic.into());
+        }
+        let uri = Uri::builder().scheme("http").authority(format!("{host}:{port}"));
+        let uri = uri.path_and_query("/").build()?;
+        Ok(self.direct.clone().call(uri).await?.into_inner())
+    }
+
+    /// The addresses of a host that may be connected to: some of each family, as the proxy may not
+    /// have both.
+    async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, BoxError> {
+        let mut found = Resolver(self.public.clone()).resolve(host.to_owned(), port).await?;
+        let mut left = [limits::OUTBOUND_ADDRESSES.div_ceil(2); 2];
+        found.retain(|address| {
+            let left = &mut left[usize::from(address.is_ipv6())];
+            let is_kept = *left > 0;
+            *left = left.saturating_sub(1);
+            is_kept
+        });
+        Ok(found)
+    }
+}
+
+/// A name for the proxy to resolve, if nothing in it could be more than a name there.
+fn name(host: &str, port: u16) -> Result<Destination, BoxError> {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if host.is_empty() || !host.bytes().all(fine) {
+        return Err(format!("`{host}` is not the name of a host").into());
+    }
+    Ok(Destination::Name(host.into(), port))
+}
+
+/// Resolves names by the system, and leaves out addresses that may not be connected to.
+#[derive(Clone, Debug)]
+struct Resolver(Option<PublicOnly>);
+
+impl Resolver {
+    async fn resolve(self, host: String, port: u16) -> Result<Vec<SocketAddr>, BoxError> {
+        let found: Vec<SocketAddr> = lookup_host((host.as_str(), port)).await?.collect();
+        let any = !found.is_empty();
+        let Some(public) = self.0 else { return Ok(found) };
+        let found: Vec<_> =
+            found.into_iter().filter(|address| public.allows(address.ip())).collect();
+        if found.is_empty() && any { Err(NotPublic.into()) } else { Ok(found) }
+    }
+}
+
+impl Service<dns::Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: dns::Name) -> Self::Future {
+        let this = self.clone();
+        // The caller sets the port.
+        Box::pin(async move { Ok(this.resolve(name.as_str().to_owned(), 0).await?.into_iter()) })
+    }
+}
+
+/// Connects to services, for hyper.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    router: Arc<Router>,
+    tls: TlsConnector,
+}
+
+impl Connector {
+    /// One that trusts the authorities of the system, and these.
+    ///
+    /// # Errors
+    /// When the authorities of the system cannot be used.
+    pub(crate) fn new(
+        router: Arc<Router>,
+        roots: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, String> {
+        Ok(Self { router, tls: tls_with(roots, &[HTTP2, HTTP1])? })
+    }
+
+    async fn connect(self, uri: Uri) -> Result<Line, BoxError> {
+        let is_https = uri.scheme_str() == Some("https");
+        let host = unbracketed(uri.host().unwrap_or_default());
+        let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        let stream = self.router.connect(host, port).await?;
+        if !is_https {
+            return Ok(Line { io: TokioIo::new(Box::new(stream)), is_http2: false });
+        }
+        let name = pki_types::ServerName::try_from(host.to_owned())?;
+        let shaking = self.tls.connect(name, stream);
+        let stream = timeout(limits::TLS_HANDSHAKE, shaking).await;
+        let stream = stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+        Ok(Line { io: TokioIo::new(Box::new(stream)), is_http2 })
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = Line;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Line, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        Box::pin(self.clone().connect(uri))
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection, with TLS or without.
+pub(crate) struct Line {
+    io: TokioIo<Box<dyn Stream>>,
+    is_http2: bool,
+}
+
+impl Connection for Line {
+    fn connected(&self) -> Connected {
+        let connected = Connected::new();
+        if self.is_http2 { connected.negotiated_h2() } else { connected }
+    }
+}
+
+impl Read for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl Write for Line {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::tests::{answering, config_with};
+
+    fn router(settings: &[(&str, &str)], public: bool) -> Router {
+        let allowed: Arc<[Range]> = Arc::from([]);
+        let public = public.then_some(PublicOnly { allowed });
+        Router::new(Proxy::new(&config_with(settings)).unwrap(), public)
+    }
+
+    fn is_not_public(error: &BoxError) -> bool {
+        let mut cause: Option<&(dyn Error + 'static)> = Some(&**error);
+        while let Some(error) = cause {
+            if error.is::<NotPublic>() {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn the_proxy_is_asked_for_addresses_that_were_checked() {
+        let (at, mut asked) = answering(b"HTTP/1.1 200 OK\r\n\r\n").await;
+        // Not even this machine is reached without the proxy.
+        let settings = [("PROXY", &*at), ("NO_PROXY", "none")];
+        router(&settings, false).connect("localhost", 8448).await.unwrap();
+        let line = asked.recv().await.unwrap();
+        let is_address =
+            line.starts_with("CONNECT 127.0.0.1:8448 ") || line.starts_with("CONNECT [::1]:8448 ");
+        assert!(is_address, "{line}");
+        let public = router(&settings, true);
+        for host in ["localhost", "127.0.0.1", "10.0.0.1", "::1", "fd00::1", "169.254.169.254"] {
+            let refused = public.connect(host, 80).await.unwrap_err();
+            assert!(is_not_public(&refused), "{host}: {refused}");
+        }
+        public.connect("1.1.1.1", 443).await.unwrap();
+        assert!(asked.recv().await.unwrap().starts_with("CONNECT 1.1.1.1:443 "));
+        assert!(asked.try_recv().is_err(), "it was asked for nothing else");
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_resolves_names_is_asked_for_no_private_one() {
+        let (at, mut asked) = answering(b"HTTP/1.1 200 OK\r\n\r\n").await;
+        let settings = [("PROXY", &*at), ("NO_PROXY", "none"), ("PROXY_RESOLVES_NAMES", "true")];
+        let public = router(&settings, true);
+        for host in
+            ["localhost", "router", "nas.local", "db.internal", "127.0.0.1", "10.0.0.1", "127.1"]
+        {
+            let refused = public.connect(host, 80).await.unwrap_err();
+            assert!(is_not_public(&refused), "{host}: {refused}");
+        }
+        for bad in ["", "a b.example", "a.example\r\nX: y"] {
+            assert!(public.connect(bad, 80).await.is_err(), "{bad}");
+        }
+        public.connect("nowhere.example.org", 443).await.unwrap();
+        assert!(asked.recv().await.unwrap().starts_with("CONNECT nowhere.example.org:443 "));
+        // What the configuration names may be anywhere.
+        router(&settings, false).connect("db.internal", 80).await.unwrap();
+        assert!(asked.recv().await.unwrap().starts_with("CONNECT db.internal:80 "));
+        assert!(asked.try_recv().is_err(), "it was asked for nothing else");
+    }
+
+    #[tokio::test]
+    async fn what_needs_no_proxy_is_reached_without_it() {
+        let there = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = there.local_addr().unwrap().port();
+        let (at, mut asked) = answering(b"HTTP/1.1 502 Bad\r\n\r\n").await;
+        for no_proxy in ["127.0.0.0/8, ::1", "localhost, 127.0.0.1"] {
+            let router = router(&[("PROXY", &at), ("NO_PROXY", no_proxy)], false);
+            router.connect("127.0.0.1", port).await.unwrap();
+        }
+        let router = router(&[("PROXY", &at), ("NO_PROXY", "none")], false);
+        let refused = router.connect("127.0.0.1", port).await.unwrap_err();
+        assert!(refused.to_string().contains("502 Bad Gateway"), "{refused}");
+        assert!(asked.recv().await.is_some() && asked.try_recv().is_err());
+    }
+}
