@@ -19,7 +19,7 @@ impl Setting for NatsServer {
         let text = given.text()?.trim();
         // `--log nats://n1,n2,n3` gives the scheme once.
         let url = if text.contains("://") { text.to_owned() } else { format!("nats://{text}") };
-        let parsed = reqwest::Url::parse(&url).ok()?;
+        let parsed = url::Url::parse(&url).ok()?;
         let is_nats = matches!(parsed.scheme(), "nats" | "tls" | "ws" | "wss");
         // A password would be shown with the settings: it belongs into the credentials.
         let is_plain = parsed.username().is_empty() && parsed.password().is_none();

@@ -430,8 +430,8 @@ impl Config {
     /// The names by which clients come to HTTPS of the server's own: that of the public address,
     /// and all for which an authority is asked.
     pub fn https_names(&self) -> Vec<String> {
-        let url = self.server.url().parse::<reqwest::Url>().ok();
-        let host = url.as_ref().and_then(reqwest::Url::host_str).unwrap_or_default();
+        let url = self.server.url().parse::<url::Url>().ok();
+        let host = url.as_ref().and_then(url::Url::host_str).unwrap_or_default();
         // An IPv6 address stands in brackets.
         let host = host.trim_matches(['[', ']']).to_owned();
         let mut names = vec![host];

@@ -110,8 +110,8 @@ usage_settings! { settings {
     registration: Registration {
         /// Whether anyone may register. "auto" means only while every address of `server.bind` is a
         /// loopback address and none of `server.public_url`, `server.trust_forwarded_for` and
-        /// `server.proxy_protocol` indicates a proxy, so that nobody opens a server to the public by
-        /// accident.
+        /// `server.proxy_protocol` indicates a proxy, so that nobody opens a server to the public
+        /// by accident.
         open: OpenRegistration = OpenRegistration::Auto;
         /// The maximum number of accounts, including guests and deactivated accounts; 0 means any
         /// number. Simultaneous registrations may exceed it slightly.

@@ -98,7 +98,9 @@ impl Router {
             if self.public.is_some() && is_private_name(host) {
                 return Err(NotPublic.into());
             }
-            return Ok(proxy.connect(&name(host, port)?).await?);
+            let to = Destination::name(host, port);
+            let to = to.ok_or_else(|| format!("`{host}` is not the name of a host"))?;
+            return Ok(proxy.connect(&to).await?);
         }
         let mut last = BoxError::from("it has no address");
         for address in self.addresses(host, port).await? {
@@ -139,15 +141,6 @@ impl Router {
         });
         Ok(found)
     }
-}
-
-/// A name for the proxy to resolve, if nothing in it could be more than a name there.
-fn name(host: &str, port: u16) -> Result<Destination, BoxError> {
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if host.is_empty() || !host.bytes().all(fine) {
-        return Err(format!("`{host}` is not the name of a host").into());
-    }
-    Ok(Destination::Name(host.into(), port))
 }
 
 /// Resolves names by the system, and leaves out addresses that may not be connected to.

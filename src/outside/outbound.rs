@@ -1,7 +1,7 @@
 //! Requests to other services: identity servers, providers of single sign-on, application services,
 //! gateways. One client for all of them, with limits on time and size.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, io, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Bytes, BytesMut};
@@ -16,13 +16,13 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use percent_encoding::percent_decode_str;
-use reqwest::Url;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout_at},
 };
+use url::Url;
 
 use crate::{
     connector::{Connector, PublicOnly, Router},
@@ -131,6 +131,10 @@ impl OutboundError {
         while let Some(error) = cause {
             if error.is::<NotPublic>() {
                 return Self::NotPublic(NotPublic);
+            }
+            let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            if io == Some(io::ErrorKind::TimedOut) {
+                return Self::Late;
             }
             let next = error.to_string();
             if !text.contains(&next) {
@@ -252,6 +256,8 @@ impl Outbound {
         bodies: &Arc<BodyBudget>,
         public: Option<PublicOnly>,
     ) -> Result<Self, OutboundError> {
+        // One per process; a second server in the process finds it installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let is_public = public.is_some();
         let proxy = Proxy::new(config).map_err(OutboundError::Proxy)?;
         let router = Arc::new(Router::new(proxy, public));

@@ -65,6 +65,16 @@ pub(crate) enum Destination {
     Name(Box<str>, u16),
 }
 
+impl Destination {
+    /// A name for the proxy to resolve; `None` if something in it could be more than a name there.
+    pub(crate) fn name(name: &str, port: u16) -> Option<Self> {
+        let name = name.trim_end_matches('.');
+        let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let is_name = !name.is_empty() && name.len() <= 253 && name.bytes().all(fine);
+        is_name.then(|| Self::Name(name.into(), port))
+    }
+}
+
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -295,16 +305,16 @@ pub(crate) mod tests {
         // Nothing of that is shown.
         assert!(!format!("{proxy:?}").contains("YW5u"), "{proxy:?}");
 
-        let to = Destination::Name("example.org".into(), 443);
+        let to = Destination::name("example.org.", 443).unwrap();
         drop(proxy.connect(&to).await.unwrap());
         assert!(asked.recv().await.unwrap().starts_with("CONNECT example.org:443 HTTP/1.1\r\n"));
     }
 
     #[tokio::test]
     async fn a_refusal_says_what_the_proxy_says() {
-        for (answer, expected) in [
+        const CASES: [(&[u8], &str); 4] = [
             (
-                &b"HTTP/1.1 407 Who are you\r\nContent-Length: 1\r\n\r\nx"[..],
+                b"HTTP/1.1 407 Who are you\r\nContent-Length: 1\r\n\r\nx",
                 "the proxy refused 203.0.113.5:8448: 407 Proxy Authentication Required (see \
                  `outbound.proxy_user` and `outbound.proxy_password_file`)",
             ),
@@ -315,7 +325,8 @@ pub(crate) mod tests {
             ),
             (b"HTTP/1.1 502 Bad\r\n\r\n", "the proxy refused 203.0.113.5:8448: 502 Bad Gateway"),
             (b"SSH-2.0-x\r\n\r\n", "what `outbound.proxy` names did not answer as an HTTP proxy"),
-        ] {
+        ];
+        for (answer, expected) in CASES {
             let (at, _asked) = answering(answer).await;
             let proxy = Proxy::new(&config_with(&[("PROXY", &at)])).unwrap().unwrap();
             let error = proxy.connect(&to_address()).await.unwrap_err();
@@ -350,6 +361,13 @@ pub(crate) mod tests {
         let usual = Proxy::new(&usual).unwrap().unwrap();
         assert!(usual.spares("127.0.0.1") && usual.spares("::1") && !usual.spares("10.0.0.1"));
         assert!(Proxy::new(&config_with(&[])).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_name_cannot_be_more_than_one() {
+        for bad in ["", ".", "a b", "a\r\nX: y", "a:80", "a/b", "é.example", &"a".repeat(254)] {
+            assert_eq!(Destination::name(bad, 80), None, "{bad}");
+        }
     }
 
     #[test]

@@ -149,7 +149,7 @@ async fn check_durability(config: &Config) -> Result<(), ServerError> {
 
 /// The `varz` of a NATS server.
 #[cfg(feature = "nats")]
-async fn describe(client: &Outbound, url: &reqwest::Url) -> Result<serde_json::Value, String> {
+async fn describe(client: &Outbound, url: &url::Url) -> Result<serde_json::Value, String> {
     let url = url.join("varz").map_err(|error| error.to_string())?;
     let ask = OutboundRequest {
         timeout: MONITOR_TIMEOUT,

@@ -22,6 +22,7 @@ use crate::harness::{
     TestServer, free_address, logcabin_command, refused_start, runs, skip, until,
 };
 use crate::health::{ignore_complaints, start_on_sockets, terminate};
+use crate::proxies::of_client;
 
 /// What curl says of a request: the status and the version of HTTP on the first line, then the
 /// headers and the body.
@@ -259,6 +260,20 @@ fn settings_that_contradict_each_other_are_refused_with_what_to_do() {
         let said = refused_start(settings, &[]);
         assert!(said.contains(expected), "{expected}: {said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_header_of_a_proxy_comes_before_tls() {
+    let Some(authority) = prepared("https") else { return };
+    let served = Served::start(authority, &[("LOGCABIN_TLS_PROXY_PROTOCOL", "true")]).await;
+    let name = || ServerName::try_from("localhost").expect("a name");
+    let mut stream = TcpStream::connect(served.https).await.expect("the server listens");
+    stream.write_all(&of_client([203, 0, 113, 7])).await.expect("the connection is open");
+    let connector = served.authority.connector();
+    let mut stream = connector.connect(name(), stream).await.expect("TLS");
+    assert_eq!(ask(&mut stream, "/_matrix/client/versions").await, "http/1.1 200 ok");
+    let stream = TcpStream::connect(served.https).await.expect("the server listens");
+    assert!(connector.connect(name(), stream).await.is_err(), "there is no header");
 }
 
 /// A server on a Unix socket, and no address.

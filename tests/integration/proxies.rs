@@ -16,7 +16,7 @@ use crate::harness::{free_address, runs, skip, until, without_settings};
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// The header of a client's connection.
-fn of_client(client: [u8; 4]) -> Vec<u8> {
+pub(crate) fn of_client(client: [u8; 4]) -> Vec<u8> {
     let addresses = [&client[..], &[127, 0, 0, 1], &[0x30, 0x39], &[0x1f, 0x48]].concat();
     [SIGNATURE, &[0x21, 0x11, 0, 12], &addresses].concat()
 }

@@ -1,5 +1,5 @@
-//! The settings of what users do: their logins, accounts, rooms, files and devices. They are the last
-//! part of the list.
+//! The settings of what users do: their logins, accounts, rooms, files and devices. They are the
+//! last part of the list.
 
 /// Gives the sections to a macro, after those that are there already.
 macro_rules! usage_settings {

@@ -51,12 +51,12 @@ impl Setting for Range {
 
 /// Where browsers may be sent with a login: an address and all that begins with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedirectPrefix(reqwest::Url);
+pub struct RedirectPrefix(url::Url);
 
 impl RedirectPrefix {
     /// Whether `url` is this address or one below it: the scheme, host and port are the same, and
     /// the path continues it at a slash.
-    pub fn covers(&self, url: &reqwest::Url) -> bool {
+    pub fn covers(&self, url: &url::Url) -> bool {
         let path = self.0.path().trim_end_matches('/');
         let same_place = self.0.scheme() == url.scheme()
             && self.0.host() == url.host()
@@ -78,7 +78,7 @@ impl Setting for RedirectPrefix {
                                   \"https://app.example.org\" or \"org.example.app:/\"";
 
     fn read(given: &RawSetting<'_>) -> Option<Self> {
-        let url: reqwest::Url = given.text()?.parse().ok()?;
+        let url: url::Url = given.text()?.parse().ok()?;
         (url.query().is_none() && url.fragment().is_none()).then_some(Self(url))
     }
 
@@ -156,8 +156,8 @@ impl Setting for PathPrefix {
 }
 
 /// The address of something on the web: http or https, and a host.
-pub(super) fn web_address(text: &str) -> Option<reqwest::Url> {
-    let url = reqwest::Url::parse(text).ok()?;
+pub(super) fn web_address(text: &str) -> Option<url::Url> {
+    let url = url::Url::parse(text).ok()?;
     (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
@@ -226,7 +226,7 @@ impl WebUrl {
     }
 
     /// The address, taken apart.
-    pub fn url(&self) -> Result<reqwest::Url, String> {
+    pub fn url(&self) -> Result<url::Url, String> {
         web_address(&self.0).ok_or_else(|| format!("{} is not an address on the web", self.0))
     }
 }

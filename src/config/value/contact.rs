@@ -90,7 +90,7 @@ pub struct IdentityServer {
     /// The name, as clients say it: a host, with a port if need be.
     pub name: Box<str>,
     /// Where its API is.
-    pub url: reqwest::Url,
+    pub url: url::Url,
     /// Whether the host is meant with any port.
     any_port: bool,
     written: Box<str>,

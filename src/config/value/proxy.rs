@@ -34,7 +34,7 @@ impl Setting for ProxyUrl {
     const SECRET: bool = true;
 
     fn read(given: &RawSetting<'_>) -> Option<Self> {
-        let url = reqwest::Url::parse(given.text()?).ok()?;
+        let url = url::Url::parse(given.text()?).ok()?;
         let is_plain = url.scheme() == "http"
             && url.username().is_empty()
             && url.password().is_none()

@@ -137,11 +137,11 @@ impl Setting for SharedSecret {
 
 /// The address of a service on the web, in which a key may be: of a user, or in the query.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SecretUrl(reqwest::Url);
+pub struct SecretUrl(url::Url);
 
 impl SecretUrl {
     /// The address.
-    pub const fn url(&self) -> &reqwest::Url {
+    pub const fn url(&self) -> &url::Url {
         &self.0
     }
 }

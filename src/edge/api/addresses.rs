@@ -1,7 +1,7 @@
 //! The addresses of this server, as others are told.
 
-use reqwest::Url;
 use ruma::api::client::session::login::v3 as login_v3;
+use url::Url;
 
 use logcabin_base::text::encoded;
 use logcabin_config as config;

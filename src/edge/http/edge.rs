@@ -90,7 +90,8 @@ pub(super) struct Inbound<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) address: IpAddr,
-    /// Whether it may be a proxy, which says whom it forwards for: at listeners without TLS.
+    /// Whether it may be a proxy that says in `X-Forwarded-For` whom it forwards for: at listeners
+    /// without TLS and PROXY headers.
     pub(super) may_forward: bool,
 }
 

@@ -1,5 +1,6 @@
 //! The header in which a proxy says, before the first byte of a connection, whose connection it is:
-//! the PROXY protocol, version 2 (section 2.2 of <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>).
+//! the PROXY protocol, version 2
+//! (<https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>, section 2.2).
 //!
 //! Not a byte beyond the header is read: what follows is for TLS, or for HTTP.
 

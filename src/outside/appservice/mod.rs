@@ -16,9 +16,9 @@ mod transaction;
 use std::sync::Arc;
 
 use regex::Regex;
-use reqwest::Url;
 use ruma::{OwnedUserId, RoomAliasId, RoomId, ServerName, UserId};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+use url::Url;
 
 pub use deliver::Transactions;
 pub use query::{QueryClient, QueryResult, Request};

@@ -8,13 +8,13 @@ use http::{
     Method, StatusCode,
     header::{AUTHORIZATION, CONTENT_TYPE},
 };
-use reqwest::Url;
 use ruma::{RoomAliasId, UserId};
 use serde::Deserialize;
 use tokio::{
     sync::{Notify, Semaphore},
     time::sleep,
 };
+use url::Url;
 
 use super::{Service, Services};
 use crate::outbound::{Outbound, OutboundError, OutboundRequest, OutboundResponse};

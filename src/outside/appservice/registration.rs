@@ -7,11 +7,11 @@ use std::{
 };
 
 use regex::{Regex, RegexBuilder};
-use reqwest::Url;
 use ruma::{ServerName, UserId};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use thiserror::Error;
+use url::Url;
 
 use super::{Namespace, Service};
 use logcabin_base::{limits, secret_text::SecretText};

@@ -76,7 +76,7 @@ impl Dialer {
             if is_private_name(bare) {
                 return Err(Unreachable::NotPublic);
             }
-            let to = Destination::Name(bare.trim_end_matches('.').into(), port);
+            let to = Destination::name(bare, port).ok_or(Unreachable::Name)?;
             return Ok(vec![Way::ByProxy(Arc::clone(proxy), to)]);
         }
         let addresses = self.addresses(host, port).await?;

@@ -10,11 +10,11 @@ use http::{
 };
 use http_body_util::BodyDataStream;
 use hyper::body::Incoming;
-use reqwest::Url;
 use ruma::{ServerName, http_headers::ContentDisposition};
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::time;
+use url::Url;
 
 use super::{
     ChargedTo, FederationClient, FederationRequest, Unreachable,

@@ -16,12 +16,12 @@ use http::{
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use quick_cache::sync::Cache;
-use reqwest::Url;
 use ruma::{OwnedServerName, ServerName};
 use rustls::pki_types;
 use serde::Deserialize;
 use tokio::time::{self, timeout};
 use tracing::debug;
+use url::Url;
 
 use super::{
     ChargedTo, Unreachable,

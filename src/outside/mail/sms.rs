@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use reqwest::Url;
 use serde_json::Value;
+use url::Url;
 
 use super::{SendError, SetupError};
 use crate::outbound::{Outbound, OutboundRequest};

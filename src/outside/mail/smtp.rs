@@ -16,7 +16,7 @@ use lettre::{
         header::{HeaderName, HeaderValue},
     },
     transport::smtp::{
-        PoolConfig,
+        Error, PoolConfig,
         authentication::{Credentials, DEFAULT_MECHANISMS},
         client::{AsyncSmtpConnection, AsyncTokioStream, Certificate, Tls, TlsParameters},
         commands::{Mail as MailFrom, Rcpt},
@@ -202,14 +202,7 @@ impl Mailer {
         let message = message.multipart(parts).map_err(|error| wrong(&error))?;
         let sent = match &self.way.proxied {
             None => self.transport.send(message).await.map(drop),
-            // The transport, which keeps connections, opens them itself.
-            Some(_) => {
-                let mut connection = self.way.connect().await?;
-                let sent = connection.send(message.envelope(), &message.formatted()).await;
-                // It was handed over, or refused: that it does not part well changes nothing.
-                let _ = connection.quit().await;
-                sent.map(drop)
-            }
+            Some(_) => Box::pin(self.way.send(&message)).await?,
         };
         match sent {
             Ok(()) => Ok(()),
@@ -222,6 +215,16 @@ impl Mailer {
 }
 
 impl MailServer {
+    /// Hands a mail over on a connection of its own: the transport, which keeps connections, opens
+    /// them itself.
+    async fn send(&self, message: &Message) -> Result<Result<(), Error>, SendError> {
+        let mut connection = self.connect().await?;
+        let sent = connection.send(message.envelope(), &message.formatted()).await;
+        // It was handed over, or refused: that it does not part well changes nothing.
+        let _ = timeout(limits::OUTBOUND_CONNECT_TIMEOUT, connection.quit()).await;
+        Ok(sent.map(drop))
+    }
+
     /// Whether the mail server rejects `recipient`, although it accepts mail from `sender`. The
     /// error of a transport does not say whether it rejected the sender, the recipient or the
     /// login.
@@ -241,7 +244,7 @@ impl MailServer {
         let mut connection = match &self.proxied {
             Some(proxied) => {
                 let is_secure = matches!(self.tls, Tls::Wrapper(_));
-                let stream = proxied.connect(host, *port, is_secure).await?;
+                let stream = Box::pin(proxied.connect(host, *port, is_secure)).await?;
                 AsyncSmtpConnection::connect_with_transport(stream, &self.hello).await?
             }
             None => {

@@ -42,7 +42,7 @@ impl Provider {
         match *self {}
     }
 
-    pub async fn begin(&self, _: String, _: String, _: String) -> Result<reqwest::Url, OidcError> {
+    pub async fn begin(&self, _: String, _: String, _: String) -> Result<url::Url, OidcError> {
         match *self {}
     }
 

@@ -228,7 +228,7 @@ impl Provider {
         state: String,
         nonce: String,
         verifier: String,
-    ) -> Result<reqwest::Url, OidcError> {
+    ) -> Result<url::Url, OidcError> {
         let client = self.client(&*self.metadata(KEPT).await?);
         let flow = AuthenticationFlow::<CoreResponseType>::AuthorizationCode;
         let challenge =

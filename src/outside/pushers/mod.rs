@@ -43,7 +43,6 @@ use std::{
 use futures_util::FutureExt as _;
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
-use reqwest::Url;
 use ruma::{
     OwnedUserId, UserId,
     events::{StateEventType, TimelineEventType},
@@ -55,6 +54,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tracing::{debug, error, warn};
+use url::Url;
 
 use crate::{
     delivery::Retry,

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use logcabin_config::{Server, WebUrl};
 
 /// The address at which a collector takes a signal, `traces` or `metrics`.
-pub(super) fn url(endpoint: &WebUrl, signal: &str) -> Result<reqwest::Url, String> {
+pub(super) fn url(endpoint: &WebUrl, signal: &str) -> Result<url::Url, String> {
     let url = format!("{}/v1/{signal}", endpoint.to_string().trim_end_matches('/'));
     url.parse().map_err(|_| "its address is not one on the web".to_owned())
 }

@@ -2,7 +2,6 @@
 //! associations"). Only configured servers are contacted.
 
 use http::{Method, StatusCode, header::AUTHORIZATION};
-use reqwest::Url;
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedUserId, UserId,
     api::client::account::ThirdPartyIdRemovalStatus, signatures::sign_json,
@@ -10,6 +9,7 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::warn;
+use url::Url;
 
 use logcabin_config::IdentityServer;
 use logcabin_decide::threepid::{NoteBound, NoteUnbound, may_bind};

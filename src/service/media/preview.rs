@@ -12,10 +12,10 @@ use http::{
     header::{ACCEPT, CONTENT_TYPE, LOCATION},
 };
 use quick_cache::{Weighter, sync::Cache};
-use reqwest::Url;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 use tracing::debug;
+use url::Url;
 
 use super::{FileError, Media};
 use logcabin_base::{bodies::BodyBudget, limits};

@@ -2,9 +2,9 @@
 
 use std::{fmt, net::IpAddr};
 
-use reqwest::Url;
 use serde::Deserialize;
 use tracing::warn;
+use url::Url;
 
 use logcabin_config as config;
 use logcabin_outside::outbound::{Outbound, OutboundRequest};

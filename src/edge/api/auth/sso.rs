@@ -9,10 +9,10 @@ use http::{
     HeaderValue, StatusCode,
     header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY, SET_COOKIE},
 };
-use reqwest::Url;
 use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
+use url::Url;
 
 use super::{login_token, rights};
 use crate::{

@@ -10,7 +10,6 @@ use std::{net::IpAddr, sync::Arc, time::Instant};
 
 use http::{HeaderValue, StatusCode, header};
 use maud::{Markup, html};
-use reqwest::Url;
 use ruma::{
     OwnedClientSecret, OwnedSessionId, ServerName, UInt,
     api::{
@@ -27,6 +26,7 @@ use ruma::{
 };
 use serde::Deserialize;
 use tracing::warn;
+use url::Url;
 
 use crate::{
     api::{

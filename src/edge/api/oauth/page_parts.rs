@@ -2,8 +2,8 @@
 
 use http::{HeaderMap, header::ACCEPT_LANGUAGE};
 use maud::{Markup, html};
-use reqwest::Url;
 use ruma::UserId;
+use url::Url;
 
 use super::{
     addresses::{ReturnPath, encoded},

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use maud::html;
-use reqwest::Url;
 use ruma::{
     OwnedUserId,
     api::client::uiaa::{MatrixUserIdentifier, UserIdentifier},
     thirdparty::Medium,
 };
+use url::Url;
 
 use super::{
     addresses::{ReturnPath, encoded, path},

@@ -4,9 +4,9 @@
 
 use http::{HeaderMap, StatusCode};
 use maud::html;
-use reqwest::Url;
 use ruma::api::client::uiaa::{AuthData, AuthType, FallbackAcknowledgement};
 use serde_json::{Map, Value, json};
+use url::Url;
 
 use super::{
     addresses::{ReturnPath, encoded, path},

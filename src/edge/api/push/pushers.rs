@@ -1,9 +1,9 @@
 //! Pushers (client-server API, "Push notifications"): notifications through push gateways and by
 //! mail.
 
-use reqwest::Url;
 use ruma::api::{auth_scheme::AccessToken, client::push::get_pushers::v3 as get_pushers};
 use serde_json::{Map, Value, json};
+use url::Url;
 
 use crate::{
     api::{answer::json, server::Server},

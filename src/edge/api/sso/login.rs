@@ -6,7 +6,6 @@
 
 use http::{HeaderMap, StatusCode, header::SET_COOKIE};
 use maud::{Markup, html};
-use reqwest::Url;
 use ruma::{
     OwnedUserId, UserId,
     api::{
@@ -16,6 +15,7 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use url::Url;
 
 use crate::{
     api::{

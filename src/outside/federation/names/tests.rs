@@ -19,6 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
+use crate::proxy::{Proxy, tests::config_with};
 use logcabin_base::bodies::Shares;
 use logcabin_config::{Federation, FilePath, List};
 
@@ -130,6 +131,40 @@ async fn a_name_is_resolved_step_by_step() {
         assert_eq!(names.host(server.try_into().unwrap()).await, host, "{server}");
     }
     assert!(matches!(target(&names, "nowhere.invalid").await, Err(Unreachable::Dns(_))));
+}
+
+#[tokio::test]
+async fn a_proxy_that_resolves_names_is_asked_for_those_that_are_not_private() {
+    let services = &[("_matrix-fed._tcp.service.example", "host.example.", 81)];
+    let config = Federation {
+        nameservers: List(vec![name_server(services).await]),
+        allowed_networks: List(vec!["127.0.0.0/8".parse().unwrap()]),
+        ..Federation::default()
+    };
+    // Nothing listens there.
+    let outbound = config_with(&[
+        ("PROXY", "http://127.0.0.1:1"),
+        ("NO_PROXY", "inner.example"),
+        ("PROXY_RESOLVES_NAMES", "true"),
+    ]);
+    let dialer = Dialer::new(&config, Proxy::new(&outbound).unwrap()).unwrap();
+    let mut names = Names::new(dialer, &BodyBudget::new(Shares::new(0, 1 << 20)));
+    names.https = 1;
+    for (server, certificate, way) in [
+        ("service.example", "service.example", "host.example:81"),
+        ("plain.example", "plain.example", "plain.example:8448"),
+        ("port.example:7", "port.example", "port.example:7"),
+        // This one is resolved here.
+        ("a.inner.example:7", "a.inner.example", "127.0.0.1:7"),
+        ("127.0.0.2:7", "127.0.0.2", "127.0.0.2:7"),
+    ] {
+        let found = target(&names, server).await.unwrap();
+        assert_eq!(found, expected(certificate, way), "{server}");
+    }
+    for private in ["localhost:7", "printer.local", "db.internal:7", "10.0.0.1:7"] {
+        let refused = target(&names, private).await;
+        assert!(matches!(refused, Err(Unreachable::NotPublic)), "{private}: {refused:?}");
+    }
 }
 
 #[tokio::test]
