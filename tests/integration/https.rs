@@ -1,7 +1,8 @@
-//! HTTPS by the server itself, by its own files and by an authority; Unix sockets; and what a
-//! running server takes over at SIGHUP.
+//! HTTPS by the server itself, by its own files and by an authority; Unix sockets; what a running
+//! server takes over at SIGHUP; and HTTPS by the proxies for which there are examples.
 
 mod acme;
+mod proxies;
 mod reload;
 
 use std::fs;

@@ -19,7 +19,8 @@
 //! - `console_upkeep`: its pages about what keeps the data, and about what takes long.
 //! - `federation`: Synapse, and homeservers that do what they must not.
 //! - `health`: load balancers and service managers learn how the server is.
-//! - `https`: HTTPS by the server itself, Unix sockets, and what is taken over at SIGHUP.
+//! - `https`: HTTPS by the server itself and by proxies, Unix sockets, and what is taken over at
+//!   SIGHUP.
 //! - `heisenbridge`: a bridge to IRC that nobody here wrote.
 //! - `matrix_commander`: an encrypting client for terminals that nobody here wrote.
 //! - `maubot`: a bot that nobody here wrote the framework of.

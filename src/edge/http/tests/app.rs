@@ -210,7 +210,7 @@ async fn wait_for(cx: &Cx<Fake, ()>, millis: &str) -> Result<Reply, ApiError> {
 }
 
 /// Notified when a wait of a minute ended or was given up.
-pub(super) static WAIT_ENDED: tokio::sync::Notify = tokio::sync::Notify::const_new();
+pub(super) static WAIT_ENDED: Notify = Notify::const_new();
 
 async fn typed_download(
     _: Cx<Fake>,
