@@ -113,7 +113,6 @@ pub struct Query<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Text {
     /// The part of the event.
-    #[cfg_attr(not(feature = "search"), expect(dead_code, reason = "for the index"))]
     pub(crate) key: Key,
     pub text: String,
     /// The event that this edits.
