@@ -596,7 +596,7 @@ usage_settings! { settings {
         /// What is reached without the proxy: names with all below them, such as "example.org",
         /// only those below, such as ".example.org", addresses, and networks. Networks hold for the
         /// addresses of names too, unless the proxy resolves them.
-        no_proxy: List<NoProxy> = List(loopback().iter().copied().map(NoProxy::Range).collect());
+        no_proxy: List<NoProxy> = List(NoProxy::this_machine());
         /// Whether the proxy resolves names. Otherwise this server does, and asks for the address
         /// that it has checked. With this, only private addresses as such, and names of private
         /// networks (".local", ".internal", those without a dot), are refused to users: it is for

@@ -206,7 +206,7 @@ impl OutboundRequest {
         }
         // These fail for URLs without a host alone.
         let _ = (url.set_username(""), url.set_password(None));
-        let unusable = || OutboundError::Address("the URL".to_owned());
+        let unusable = || OutboundError::Address(url.host_str().unwrap_or_default().to_owned());
         let uri: Uri = url.as_str().parse().map_err(|_| unusable())?;
         if uri.host().is_none_or(str::is_empty) || !matches!(url.scheme(), "http" | "https") {
             return Err(unusable());

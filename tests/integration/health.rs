@@ -53,7 +53,10 @@ async fn a_server_whose_disk_is_nearly_full_is_alive_and_not_ready() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_checks_and_commands_do_not_wait_for_syncs_that_hold_every_connection() {
-    let server = TestServer::start_with(&[("LOGCABIN_HTTP_MAX_CONNECTIONS", "4")]).await;
+    // Without limits for each address, of which the test has one.
+    let settings =
+        [("LOGCABIN_HTTP_MAX_CONNECTIONS", "4"), ("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
+    let server = TestServer::start_with(&settings).await;
     let ann = server.register("ann").await;
     let since = ann.sync(None, 0, None).await["next_batch"].as_str().expect("a token").to_owned();
     let answered = Arc::new(AtomicUsize::new(0));

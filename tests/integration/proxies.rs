@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
-use crate::harness::{free_address, runs, skip, until, without_settings};
+use crate::harness::{free_address, logcabin_command, runs, skip, until};
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -48,7 +48,7 @@ impl Proxied {
             socket.display()
         );
         fs::write(&config, text).expect("a file can be written");
-        let child = without_settings(&mut Command::new(env!("CARGO_BIN_EXE_logcabin")))
+        let child = logcabin_command()
             .arg("serve")
             .arg("--config")
             .arg(config)

@@ -438,7 +438,7 @@ metrics! {
         "When the last backup was completed; 0 if none is known"
         gauge;
     backup_verified_time: IntGauge = "logcabin_backup_verified_timestamp_seconds"
-        "When all backups beside the last one were last found intact; 0 if that is not known"
+        "When all backups in the directory of the last one were last found intact; 0 if that is not known"
         gauge;
 
     users: IntGauge = "logcabin_users"

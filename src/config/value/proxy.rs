@@ -62,6 +62,12 @@ pub enum NoProxy {
 }
 
 impl NoProxy {
+    /// The names and addresses of this machine itself.
+    pub(crate) fn this_machine() -> Vec<Self> {
+        let given = ["localhost", "127.0.0.0/8", "::1"];
+        given.iter().filter_map(|text| Self::read(&RawSetting::Text(text))).collect()
+    }
+
     /// Whether it covers a host: a name, or an address without brackets.
     pub fn covers(&self, host: &str) -> bool {
         let host = host.trim_end_matches('.');
@@ -136,6 +142,13 @@ mod tests {
 
     fn without(text: &str) -> Option<NoProxy> {
         NoProxy::read(&RawSetting::Text(text))
+    }
+
+    #[test]
+    fn this_machine_is_reached_without_the_proxy() {
+        let covers = |host| NoProxy::this_machine().iter().any(|one| one.covers(host));
+        assert!(["localhost", "a.localhost", "127.0.0.9", "::1"].into_iter().all(covers));
+        assert!(!covers("example.org") && !covers("10.0.0.1"));
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub(crate) async fn run_with<A: App>(
                     server.say_unproxied(address, &"it is not from `http.proxy_protocol_from`");
                     continue;
                 }
-                // Who writes PROXY headers does not read those of HTTP, which clients can forge.
+                // A proxy that sends PROXY headers passes X-Forwarded-For on, which clients can forge.
                 let peer = Peer { address, may_forward: !listener.has_tls() && !has_header };
                 // Connections with a header count for the address in it.
                 let bounded =

@@ -30,9 +30,12 @@ impl Acme {
         // What the library waits for by itself is bounded, but for a nonce here and there.
         let patience = 3 * limits::ACME_PATIENCE;
         let ordered = tokio::time::timeout(patience, self.order_once()).await;
-        self.tell(&Told::Over).await?;
-        let (key, chain) = ordered.map_err(|_| AcmeError::Late(patience))??;
-        self.store(&key, &chain)
+        let ordered = ordered.map_err(|_| AcmeError::Late(patience)).flatten();
+        // Stored before others are told, which takes time: a certificate that is lost counts
+        // against the limits of the authority.
+        let stored = ordered.and_then(|(key, chain)| self.store(&key, &chain));
+        let told = self.tell(&Told::Over).await;
+        stored.and(told)
     }
 
     async fn order_once(&self) -> Result<(String, String), AcmeError> {
