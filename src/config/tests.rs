@@ -233,6 +233,7 @@ const NO_SECRETS: [&str; 13] = [
     "rate_limits.key_backups",
     "quotas.key_backups",
     "quotas.room_key_bytes",
+    "acme.eab_key_id",
     // Files, which the server watches.
     "federation.certificate_key",
     "tls.certificate_key",
@@ -248,6 +249,7 @@ fn a_setting_that_is_named_as_a_secret_is_one() {
     }
     let secret = names.iter().filter(|(_, setting)| setting.secret).map(|(name, _)| name.as_str());
     let expected = [
+        "acme.eab_key_file",
         "registration.shared_secret",
         "captcha.secret_key_file",
         "email.password",
