@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod network;
 pub mod owner;
 pub mod progress;
+pub mod proxy_protocol;
 pub mod rate;
 pub mod secret_text;
 pub mod shutdown;

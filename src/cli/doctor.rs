@@ -68,7 +68,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         if self.ready {
-            ready::ask(&self.common.config()?.server)?;
+            ready::ask(&self.common.config()?)?;
             super::print("The server is ready.\n")?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::TcpStream,
+    net::{IpAddr, TcpStream},
     os::unix::net::UnixStream,
     time::Duration,
 };
@@ -11,7 +11,11 @@ use std::{
 use serde::Deserialize;
 use thiserror::Error;
 
-use logcabin_config::{Bind, Server};
+use logcabin_base::{
+    network::Range,
+    proxy_protocol::{FIXED_BYTES, own_header},
+};
+use logcabin_config::{Bind, Config};
 
 /// How long connecting may take, and each piece of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,6 +31,11 @@ const REQUEST: &[u8] =
 pub(super) enum NotReady {
     #[error("the server does not answer at {at}: {reason}")]
     Silent { at: String, reason: String },
+    #[error(
+        "whether the server is ready is not known: this machine connects to {at} from {own}, which \
+         is not in `http.proxy_protocol_from`: add it"
+    )]
+    NoProxy { at: String, own: IpAddr },
     #[error("what answers at {0} is no Logcabin server")]
     Other(String),
     #[error("the server is not ready: {0}")]
@@ -47,36 +56,45 @@ struct Reason {
 }
 
 /// Whether the server that runs with these settings can do its work.
-pub(super) fn ask(server: &Server) -> Result<(), NotReady> {
+pub(super) fn ask(config: &Config) -> Result<(), NotReady> {
+    let server = &config.server;
     // An address rather than a socket: that is what clients use.
     let address = server.local_address().map(Bind::Tcp);
     let Some(bind) = address.or_else(|| server.bind.first().cloned()) else {
         let reason = "it listens nowhere".to_owned();
         return Err(NotReady::Silent { at: "server.bind".to_owned(), reason });
     };
-    let at = bind.to_string();
-    let said = exchange(&bind);
-    let silent = |error: io::Error| NotReady::Silent { at: at.clone(), reason: error.to_string() };
-    judge(&said.map_err(silent)?, at)
+    let proxies = server.proxy_protocol.then(|| &config.http.proxy_protocol_from[..]);
+    judge(&exchange(&bind, proxies)?, bind.to_string())
 }
 
-fn exchange(bind: &Bind) -> io::Result<Vec<u8>> {
+/// Asks the listener, which believes the PROXY headers of these proxies if it expects one.
+fn exchange(bind: &Bind, proxies: Option<&[Range]>) -> Result<Vec<u8>, NotReady> {
+    let at = || bind.to_string();
+    let silent = |error: io::Error| NotReady::Silent { at: at(), reason: error.to_string() };
+    let header = proxies.map(|_| own_header());
     match bind {
         Bind::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            answer(stream)
+            let stream = TcpStream::connect_timeout(address, TIMEOUT).map_err(silent)?;
+            stream.set_read_timeout(Some(TIMEOUT)).map_err(silent)?;
+            let own = stream.local_addr().map_err(silent)?.ip();
+            if proxies.is_some_and(|proxies| !proxies.iter().any(|range| range.contains(own))) {
+                return Err(NotReady::NoProxy { at: at(), own });
+            }
+            answer(stream, header).map_err(silent)
         }
+        // Whoever may connect there is believed.
         Bind::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            answer(stream)
+            let stream = UnixStream::connect(path).map_err(silent)?;
+            stream.set_read_timeout(Some(TIMEOUT)).map_err(silent)?;
+            answer(stream, header).map_err(silent)
         }
     }
 }
 
-fn answer(mut stream: impl Read + Write) -> io::Result<Vec<u8>> {
-    stream.write_all(REQUEST)?;
+fn answer(mut stream: impl Read + Write, header: Option<[u8; FIXED_BYTES]>) -> io::Result<Vec<u8>> {
+    let header = header.as_ref().map_or(&[][..], |header| &header[..]);
+    stream.write_all(&[header, REQUEST].concat())?;
     let mut said = Vec::new();
     stream.take(ANSWER_BYTES).read_to_end(&mut said)?;
     Ok(said)

@@ -221,7 +221,7 @@ fn whoever_runs_the_server_is_reached_as_configured_or_as_the_postmaster() {
 }
 
 /// Settings that are named as secrets are, and are none.
-const NO_SECRETS: [&str; 13] = [
+const NO_SECRETS: [&str; 14] = [
     "captcha.public_key",
     "login.password",
     "login.get_token",

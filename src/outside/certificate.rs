@@ -1,13 +1,16 @@
 //! The certificate that clients find at a listener of this server, looked at as they do.
 
-use std::net::SocketAddr;
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use rustls::{CertificateError, pki_types::ServerName};
 use thiserror::Error;
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::federation::connect::tls;
-use logcabin_base::certificates;
+use logcabin_base::{certificates, network::Range, proxy_protocol::own_header};
 use logcabin_config::FilePath;
 
 /// Why clients do not come to HTTPS.
@@ -27,24 +30,35 @@ pub enum HttpsFault {
     /// Nothing that speaks TLS answers.
     #[error("{0}")]
     Connection(String),
+    /// The listener believes only proxies, and this machine is none of them.
+    #[error("this machine connects from {0}, which is not in http.proxy_protocol_from")]
+    NoProxy(IpAddr),
 }
 
 /// Connects to a listener under a name. Returns when its certificate expires, in milliseconds since
-/// the Unix epoch, if that can be read. The authorities in `extra` are trusted, too. The caller
-/// limits the time.
+/// the Unix epoch, if that can be read. The authorities in `extra` are trusted, too. `proxies` are
+/// those whose PROXY headers the listener believes, if it expects one. The caller limits the time.
 ///
 /// # Errors
-/// When a client would break off the connection.
+/// When a client would break off the connection, or nothing can be seen from this machine.
 pub async fn look(
     address: SocketAddr,
     name: &str,
     extra: &[FilePath],
+    proxies: Option<&[Range]>,
 ) -> Result<Option<u64>, HttpsFault> {
     let unnamed = |_| HttpsFault::Connection(format!("{name} is no name of a host"));
     let server = ServerName::try_from(name.to_owned()).map_err(unnamed)?;
     let connector = tls(extra).map_err(HttpsFault::Connection)?;
-    let stream = TcpStream::connect(address).await;
-    let stream = stream.map_err(|error| HttpsFault::Connection(error.to_string()))?;
+    let failed = |error: io::Error| HttpsFault::Connection(error.to_string());
+    let mut stream = TcpStream::connect(address).await.map_err(failed)?;
+    if let Some(proxies) = proxies {
+        let own = stream.local_addr().map_err(failed)?.ip();
+        if !proxies.iter().any(|range| range.contains(own)) {
+            return Err(HttpsFault::NoProxy(own));
+        }
+        stream.write_all(&own_header()).await.map_err(failed)?;
+    }
     let stream = connector.connect(server, stream).await.map_err(|error| fault(&error))?;
     let (_, session) = stream.get_ref();
     let first = session.peer_certificates().and_then(<[_]>::first);
@@ -52,7 +66,7 @@ pub async fn look(
     Ok(until_s.and_then(|until_s| u64::try_from(until_s).ok()?.checked_mul(1000)))
 }
 
-fn fault(error: &std::io::Error) -> HttpsFault {
+fn fault(error: &io::Error) -> HttpsFault {
     use CertificateError as Refused;
     let of_tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::InvalidCertificate(refused)) = of_tls else {

@@ -5,7 +5,7 @@ use std::{
     error::Error,
     future::Future,
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -18,7 +18,6 @@ use hyper_util::{
     rt::TokioIo,
 };
 use rustls::pki_types::{self, CertificateDer};
-use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
@@ -29,36 +28,16 @@ use tower_service::Service;
 
 use crate::{
     federation::connect::{tls_with, unbracketed},
-    proxy::{Destination, Proxy, Way},
+    proxy::{Proxy, Way},
+    public_only::{NotPublic, PublicOnly, left_to_proxy},
 };
-use logcabin_base::{
-    limits,
-    network::{Range, is_private_name, is_public},
-};
+use logcabin_base::limits;
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The versions of HTTP that services may choose from (RFC 7301), the best first.
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
-
-/// The address belongs to this machine or to a private network.
-#[derive(Clone, Copy, Debug, Error)]
-#[error("the address is not one of the public internet")]
-pub struct NotPublic;
-
-/// Which addresses may be connected to: those of the public internet.
-#[derive(Clone, Debug)]
-pub(crate) struct PublicOnly {
-    /// Ranges that are allowed in addition.
-    pub(crate) allowed: Arc<[Range]>,
-}
-
-impl PublicOnly {
-    pub(crate) fn allows(&self, address: IpAddr) -> bool {
-        is_public(address) || self.allowed.iter().any(|range| range.contains(address))
-    }
-}
 
 /// Finds the way to hosts.
 #[derive(Clone, Debug)]
@@ -94,12 +73,7 @@ impl Router {
     /// When there is none in time. A [`NotPublic`] is the error itself, or among its sources.
     pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, BoxError> {
         let Some(proxy) = self.proxy_of(host) else { return self.direct(host, port).await };
-        if proxy.resolves(host) {
-            if self.public.is_some() && is_private_name(host) {
-                return Err(NotPublic.into());
-            }
-            let to = Destination::name(host, port);
-            let to = to.ok_or_else(|| format!("`{host}` is not the name of a host"))?;
+        if let Some(to) = left_to_proxy(proxy, host, port, self.public.as_ref())? {
             return Ok(proxy.connect(&to).await?);
         }
         let mut last = BoxError::from("it has no address");
@@ -285,6 +259,7 @@ impl Write for Line {
 mod tests {
     use super::*;
     use crate::proxy::tests::{answering, config_with};
+    use logcabin_base::network::Range;
 
     fn router(settings: &[(&str, &str)], public: bool) -> Router {
         let allowed: Arc<[Range]> = Arc::from([]);

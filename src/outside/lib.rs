@@ -13,5 +13,6 @@ pub mod mail;
 pub mod oidc;
 pub mod outbound;
 mod proxy;
+mod public_only;
 pub mod pushers;
 pub mod turn;

@@ -25,16 +25,17 @@ use tokio::{
 use url::Url;
 
 use crate::{
-    connector::{Connector, PublicOnly, Router},
+    connector::{Connector, Router},
     federation::connect::unbracketed,
     proxy::Proxy,
+    public_only::PublicOnly,
 };
 use logcabin_base::bodies::{self, BodyBudget, Principal};
 use logcabin_base::network::Range;
 use logcabin_base::{certificates, descriptors, limits};
 use logcabin_config::{self as config, FilePath};
 
-pub use crate::connector::NotPublic;
+pub use crate::public_only::NotPublic;
 
 /// The client. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
+use crate::administration::command;
 use crate::harness::{free_address, logcabin_command, runs, skip, until};
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -151,6 +152,30 @@ async fn the_header_of_a_proxy_tells_whose_a_connection_is() {
     assert_eq!(server.versions(&of_proxy()).await, Some(200));
     let stream = UnixStream::connect(&server.socket).await.expect("the server listens");
     assert_eq!(asked(stream, &of_proxy(), VERSIONS).await, Some(200));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_sends_a_header_to_ask_whether_the_server_is_ready() {
+    let server = Proxied::start(&[]).await;
+    let directory = TempDir::new().expect("a temporary directory");
+    let file = directory.path().join("logcabin.toml");
+    let ready = |bind: &str, from: &str| {
+        let text = format!(
+            "[server]\nbind = [\"{bind}\"]\nproxy_protocol = true\n\
+             [http]\nproxy_protocol_from = [\"{from}\"]\n"
+        );
+        fs::write(&file, text).expect("a file can be written");
+        let arguments = format!("--ready --config {}", file.display());
+        let asked = command("status", &directory.path().join("data"), &arguments, "");
+        let said = [asked.stdout, asked.stderr].concat();
+        (asked.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let address = server.address.to_string();
+    let well = (Some(0), "The server is ready.\n".to_owned());
+    assert_eq!(ready(&address, "127.0.0.0/8"), well);
+    assert_eq!(ready(&format!("unix:{}", server.socket.display()), "192.0.2.0/24"), well);
+    let (code, said) = ready(&address, "192.0.2.0/24");
+    assert!(code == Some(1) && said.contains("not in `http.proxy_protocol_from`"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,10 +16,14 @@ pub const DESCRIPTORS_KEPT: (u64, u64) = (32, 1024);
 /// archive, the search index, the admin socket.
 pub const DESCRIPTORS_OWN: u64 = 64;
 
-/// How long a new connection waits for the place of one that waits for a request. After that, and
-/// again after as long, a request that waits for news is answered early, so that its connection
-/// ends: some milliseconds more than an idle connection takes to end.
+/// How long a new connection waits for the place of one that waits for a request. After that, a
+/// request that waits for news is answered early, so that its connection ends: some milliseconds
+/// more than an idle connection takes to end.
 pub const ROOM_PATIENCE: Duration = Duration::from_millis(5);
+
+/// How long a new connection waits for the place of a request that is answered early, until the next
+/// one is: longer than a slow machine takes to answer.
+pub const ROOM_ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// How often a server that is short of file descriptors looks whether it has some again.
 pub const DESCRIPTORS_RETRY: Duration = Duration::from_millis(10);

@@ -71,8 +71,6 @@ pub struct Edge<A> {
     by_address: Option<usize>,
     access_log: Option<Arc<AccessLog>>,
     pub(super) shutdown: Shutdown,
-    /// See [`Cx::hurry`](super::Cx).
-    pub(super) hurry: Arc<Notify>,
     pub(super) limits: logcabin_config::Http,
 }
 
@@ -83,6 +81,8 @@ pub(super) struct Inbound<S> {
     pub(super) headers: HeaderMap,
     pub(super) peer: Peer,
     pub(super) version: Version,
+    /// See [`Cx::hurry`](super::Cx).
+    pub(super) hurry: Arc<Notify>,
     pub(super) body: S,
 }
 
@@ -131,7 +131,6 @@ impl<A: App> Edge<A> {
             by_address,
             access_log: None,
             shutdown,
-            hurry: Arc::default(),
             limits: config.http.clone(),
         })
     }
@@ -185,8 +184,8 @@ impl<A: App> Edge<A> {
     {
         let started = Instant::now();
         let (request_id, begun) = self.ids.begin(&inbound.headers);
-        let Inbound { method, uri, headers, peer, version, body } = inbound;
-        let mut unread = Unread::new(&headers, body);
+        let Inbound { method, uri, headers, peer, version, hurry, body } = inbound;
+        let mut unread = Unread::new(&headers, body, hurry);
         if self.access_log.is_some() {
             let client = self.client_address(&headers, peer);
             let entry = AccessEntry::begin(client, &uri, &headers, version);
@@ -292,7 +291,8 @@ impl<A: App> Edge<A> {
         let asked = method.clone();
         let span = info_span!("request", id = %request_id, %method, route = Empty);
         let body = stream::iter([Ok::<_, std::io::Error>(body)]);
-        let mut unread = Unread::new(&headers, body);
+        // It takes no connection's place here.
+        let mut unread = Unread::new(&headers, body, Arc::default());
         // The node that received it knows whom its peer forwards for.
         let peer = Peer { address: client, may_forward: false };
         let head = RequestHead { method, uri, headers, peer };
@@ -518,7 +518,7 @@ impl<A: App> Edge<A> {
             request_id: Arc::clone(request_id),
             client,
             shutdown: self.shutdown.clone(),
-            hurry: Arc::clone(&self.hurry),
+            hurry: Arc::clone(&unread.hurry),
         };
         let is_write = is_write(&call.method);
         let answer: Result<AnswerFuture, ApiError> = match turned_away {
@@ -677,6 +677,8 @@ struct RequestHead {
 /// The body of a request until it is read, and what becomes known of the request meanwhile.
 struct Unread<S> {
     body: Option<S>,
+    /// See [`Cx::hurry`](super::Cx).
+    hurry: Arc<Notify>,
     /// Whether the client sends it unasked, and it is short as far as is known.
     is_short: bool,
     /// Who the answer is for, once that is known.
@@ -692,7 +694,7 @@ struct Unread<S> {
 }
 
 impl<S> Unread<S> {
-    fn new(headers: &HeaderMap, body: S) -> Self {
+    fn new(headers: &HeaderMap, body: S, hurry: Arc<Notify>) -> Self {
         // In HTTP/1, a request without either header has no body. In HTTP/2, nothing must be read.
         let length = declared(headers);
         let has_body =
@@ -703,6 +705,7 @@ impl<S> Unread<S> {
             && !headers.contains_key(EXPECT);
         Self {
             body: Some(body),
+            hurry,
             is_short,
             recipient: None,
             server: None,

@@ -31,8 +31,9 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
+    time::timeout,
 };
 use tokio_rustls::server::TlsStream;
 use warp::reply::Response;
@@ -492,11 +493,26 @@ impl<S: Wire> Write for ReplayedStream<S> {
     }
 }
 
+/// Reads on for a while, and discards the data: a client that sends all of its request before it
+/// reads would otherwise find the connection reset, and not why it was refused.
+pub(super) async fn linger(mut stream: impl Wire) {
+    let _ = stream.shutdown().await;
+    let (mut buffer, mut left) = (vec![0; 16 * 1024], limits::OVERSIZED_BODY_DRAIN);
+    let reading = async {
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            let Some(after) = left.checked_sub(read) else { return };
+            left = after;
+        }
+    };
+    // It has had the time to read.
+    let _ = timeout(limits::LINGER, reading).await;
+}
+
 #[cfg(test)]
 mod tests {
     use std::{future::poll_fn, time::Duration};
 
-    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+    use tokio::net::TcpListener;
 
     use super::*;
 

@@ -12,15 +12,13 @@ use std::{
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use logcabin_base::limits;
-
-const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+use logcabin_base::{
+    limits,
+    proxy_protocol::{FIXED_BYTES, LOCAL, SIGNATURE},
+};
 
 /// What headers of version 1 begin with, which is text.
 const VERSION_1: &[u8] = b"PROXY ";
-
-/// The signature, the version with the command, the family, and the length of what follows.
-const FIXED_BYTES: usize = 16;
 
 /// Why a connection has no header that can be used.
 #[derive(Debug, Error)]
@@ -80,7 +78,6 @@ fn begins_well(first: &[u8]) -> Result<(), HeaderError> {
 /// The address of the client. What follows the addresses, further statements of the proxy, is not
 /// needed.
 fn client(version_and_command: u8, family: u8, rest: &[u8]) -> Result<Option<IpAddr>, HeaderError> {
-    const LOCAL: u8 = 0x20;
     const PROXY: u8 = 0x21;
     // Both addresses with their ports, in bytes.
     const V4: usize = 12;
@@ -109,6 +106,7 @@ fn client(version_and_command: u8, family: u8, rest: &[u8]) -> Result<Option<IpA
 #[cfg(test)]
 mod tests {
     use super::*;
+    use logcabin_base::proxy_protocol::own_header;
 
     fn header(version_and_command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
         let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
@@ -136,6 +134,7 @@ mod tests {
             (header(0x21, 0x21, &mapped), Some("203.0.113.9")),
             // A check of health, an unknown client, and one of a Unix socket.
             (header(0x20, 0x00, &[]), None),
+            (own_header().to_vec(), None),
             (header(0x20, 0x11, &v4), None),
             (header(0x21, 0x00, &[1, 2, 3]), None),
             (header(0x21, 0x31, &[b'a'; 216]), None),

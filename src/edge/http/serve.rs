@@ -35,7 +35,7 @@ use hyper_util::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::AsyncReadExt as _,
     net::{TcpStream, UnixStream},
     sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::{Sleep, sleep, timeout},
@@ -48,7 +48,7 @@ use super::{
     edge::{Inbound, Peer},
     exchange::{
         AGAIN, AGAIN_AND_CLOSE, Answer, Exchange, Idle, ReplayedStream, RequestBody, ResponseBody,
-        Wire,
+        Wire, linger,
     },
     listen::{Accepted, Listener},
     outgoing::{ConnectionPermit, ConnectionsByAddress, Stall, Streams},
@@ -163,14 +163,18 @@ pub(crate) async fn run_with<A: App>(
     }
 }
 
+/// Answers a request of a peer; the last argument tells it to end its wait for news.
+type Answering =
+    dyn Fn(Request<RequestBody>, Peer, &Arc<Notify>) -> BoxFuture<'static, Response> + Send + Sync;
+
 /// What all connections share.
 struct Server {
     permits: Arc<Semaphore>,
     /// Notified once for each connection that is to make room for another one. Those that wait for
-    /// a request hear it, the one that has waited for longest first.
+    /// a request hear it, and all of HTTP/2, the one that has waited for longest first.
     room: Notify,
-    /// Notified once for each request that is to end its wait for news, because no connection waits
-    /// for a request.
+    /// Notified once for each request of HTTP/1 that is to end its wait for news, because no
+    /// connection waits for a request.
     hurry: Arc<Notify>,
     /// How many new connections wait for a place. Meanwhile, a connection ends with its next answer.
     crowd: Arc<AtomicUsize>,
@@ -182,7 +186,7 @@ struct Server {
     by_address: Option<Arc<ConnectionsByAddress>>,
     response_timeout: Duration,
     /// What answers requests: warp.
-    answer: Box<dyn Fn(Request<RequestBody>, Peer) -> BoxFuture<'static, Response> + Send + Sync>,
+    answer: Box<Answering>,
     http1: http1::Builder,
     /// For clients that use HTTP/2, or have not yet shown which version they use.
     either: auto::Builder<TokioExecutor>,
@@ -223,9 +227,9 @@ impl Server {
         let warp = TowerToHyperService::new(warp::service(filter(Arc::clone(edge), beside)));
         let crowd = Arc::<AtomicUsize>::default();
         let waiting = Arc::clone(&crowd);
-        let answer = move |request: Request<RequestBody>, peer| {
+        let answer = move |request: Request<RequestBody>, peer: Peer, hurry: &Arc<Notify>| {
             let waiting = (request.version() < Version::HTTP_2).then(|| Arc::clone(&waiting));
-            let answer = warp.call(HyperHead::take_from(request, peer));
+            let answer = warp.call(HyperHead::take_from(request, peer, hurry));
             let answer = answer.map(move |answer| {
                 let mut answer = answer.unwrap_or_else(|never| match never {});
                 if waiting.is_some_and(|waiting| waiting.load(Ordering::Relaxed) > 0) {
@@ -238,7 +242,7 @@ impl Server {
         Self {
             permits: Arc::new(Semaphore::new(edge.limits.max_connections)),
             room: Notify::new(),
-            hurry: Arc::clone(&edge.hurry),
+            hurry: Arc::default(),
             crowd,
             said_short: Mutex::default(),
             said_unproxied: Mutex::default(),
@@ -264,16 +268,33 @@ impl Server {
             Err(_) => self.made_place().await?,
         };
         // The bound counts connections; what they and other parts have opened besides counts here.
-        let mut is_spare = descriptors::is_spare(stream, Purpose::Connection);
-        while !is_spare {
-            let _in_crowd = Counted::new(&self.crowd);
-            self.say_short("connections wait");
-            self.room.notify_one();
-            self.hurry.notify_one();
-            sleep(limits::DESCRIPTORS_RETRY).await;
-            is_spare = descriptors::has_spare(stream, Purpose::Connection);
+        if !descriptors::is_spare(stream, Purpose::Connection) {
+            self.made_descriptor(stream).await;
         }
         Some(permit)
+    }
+
+    /// Ends connections, as [`made_place`](Self::made_place) does, until enough descriptors are
+    /// spare.
+    async fn made_descriptor(&self, stream: &Accepted) {
+        let _in_crowd = Counted::new(&self.crowd);
+        let mut hurried = None::<Instant>;
+        loop {
+            self.say_short("connections wait");
+            let places = self.permits.available_permits();
+            self.room.notify_one();
+            sleep(limits::DESCRIPTORS_RETRY).await;
+            if descriptors::has_spare(stream, Purpose::Connection) {
+                break;
+            }
+            let none_ended = self.permits.available_permits() <= places;
+            let may_hurry = hurried.is_none_or(|at| at.elapsed() >= limits::ROOM_ANSWER_TIME);
+            if none_ended && may_hurry {
+                self.hurry.notify_one();
+                hurried = Some(Instant::now());
+            }
+        }
+        self.needs_no_room();
     }
 
     /// The place of a connection that waits for a request; if there is none, of one whose request
@@ -282,16 +303,26 @@ impl Server {
         let _in_crowd = Counted::new(&self.crowd);
         self.room.notify_one();
         let mut place = pin!(Arc::clone(&self.permits).acquire_owned());
+        let mut patience = limits::ROOM_PATIENCE;
         let place = loop {
-            match timeout(limits::ROOM_PATIENCE, place.as_mut()).await {
-                Ok(place) => break place.ok()?,
-                Err(_) => self.hurry.notify_one(),
+            if let Ok(place) = timeout(patience, place.as_mut()).await {
+                break place.ok()?;
             }
+            // What heard `room` may be an HTTP/2 connection with a long upload or download.
+            if patience == limits::ROOM_ANSWER_TIME {
+                self.room.notify_one();
+            }
+            self.hurry.notify_one();
+            patience = limits::ROOM_ANSWER_TIME;
         };
-        // If another one ended instead, nobody needs to make room any more.
+        self.needs_no_room();
+        Some(place)
+    }
+
+    /// Takes back what nobody has heard: another connection ended instead.
+    fn needs_no_room(&self) {
         let _ = self.room.notified().now_or_never();
         let _ = self.hurry.notified().now_or_never();
-        Some(place)
     }
 
     /// Logs that no connection can be accepted, once a minute at most.
@@ -471,14 +502,15 @@ impl Connection {
         let server = &self.server;
         let request_read = Arc::new(AtomicBool::new(false));
         let streams = Arc::<Streams>::default();
+        let hurry = Arc::<Notify>::default();
         let service = {
             let (server, request_read, peer) =
                 (Arc::clone(server), Arc::clone(&request_read), self.peer);
-            let streams = Arc::clone(&streams);
+            let (streams, hurry) = (Arc::clone(&streams), Arc::clone(&hurry));
             service_fn(move |request: Request<Incoming>| {
                 request_read.store(true, Ordering::Relaxed);
                 let streams = Arc::clone(&streams);
-                let answer = (server.answer)(request.map(RequestBody::apart), peer);
+                let answer = (server.answer)(request.map(RequestBody::apart), peer, &hurry);
                 answer.map(move |answer| {
                     Ok::<_, Infallible>(ResponseBody::of_stream(answer, &streams))
                 })
@@ -500,7 +532,7 @@ impl Connection {
         });
         let mut stalled = pin!(streams.stalled(server.response_timeout));
         let mut room = pin!(server.room.notified());
-        let mut closing = false;
+        let (mut closing, mut makes_room) = (false, false);
         loop {
             tokio::select! {
                 () = &mut stalled => return debug!("the client does not read a response"),
@@ -515,11 +547,14 @@ impl Connection {
                     closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                // Requests in progress are answered before.
+                // Requests in progress are answered before, without a wait.
                 () = &mut room, if !closing => {
-                    closing = true;
+                    (closing, makes_room) = (true, true);
                     connection.as_mut().graceful_shutdown();
+                    hurry.notify_waiters();
                 }
+                // A request in progress may have begun to wait only now.
+                () = sleep(limits::ROOM_ANSWER_TIME), if makes_room => hurry.notify_waiters(),
                 () = server.cut.given() => return,
             }
         }
@@ -661,21 +696,6 @@ impl Connection {
     }
 }
 
-/// Reads on for a while, and discards the data: a client that sends all of its request before it
-/// reads would otherwise find the connection reset, and not why it was refused.
-async fn linger(mut stream: impl Wire) {
-    let _ = stream.shutdown().await;
-    let (mut buffer, mut left) = (vec![0; 16 * 1024], limits::OVERSIZED_BODY_DRAIN);
-    let reading = async {
-        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-            let Some(after) = left.checked_sub(read) else { return };
-            left = after;
-        }
-    };
-    // It has had the time to read.
-    let _ = timeout(limits::LINGER, reading).await;
-}
-
 /// One more of something, as long as it is there.
 struct Counted<'a>(&'a AtomicUsize);
 
@@ -722,7 +742,8 @@ impl Service<Request<Incoming>> for Http1Service {
     fn call(&self, request: Request<Incoming>) -> Answer {
         if !self.exchange.is_answered() {
             let request = self.exchange.begins(request);
-            self.exchange.asked((self.server.answer)(request, self.peer));
+            let hurry = &self.server.hurry;
+            self.exchange.asked((self.server.answer)(request, self.peer, hurry));
         }
         Answer(Arc::clone(&self.exchange))
     }
@@ -731,15 +752,19 @@ impl Service<Request<Incoming>> for Http1Service {
 /// The head of a request, on its way around warp: to be taken once. What warp is given it keeps
 /// until the request is answered, and the head is a part of what hyper reads into.
 #[derive(Clone)]
-struct HyperHead(Arc<Mutex<Option<(Uri, HeaderMap)>>>, Peer, Version);
+struct HyperHead(Arc<Mutex<Option<(Uri, HeaderMap)>>>, Peer, Version, Arc<Notify>);
 
 impl HyperHead {
-    fn take_from(request: Request<RequestBody>, peer: Peer) -> Request<RequestBody> {
+    fn take_from(
+        request: Request<RequestBody>,
+        peer: Peer,
+        hurry: &Arc<Notify>,
+    ) -> Request<RequestBody> {
         let (parts, body) = request.into_parts();
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
         let head = Arc::new(Mutex::new(Some((parts.uri, parts.headers))));
-        request.extensions_mut().insert(Self(head, peer, parts.version));
+        request.extensions_mut().insert(Self(head, peer, parts.version, Arc::clone(hurry)));
         request
     }
 }
@@ -750,13 +775,14 @@ fn filter<A: App>(
     beside: Option<Arc<Edge<A>>>,
 ) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone {
     warp::method().and(warp::ext::get::<HyperHead>()).and(warp::body::stream()).then(
-        move |method: Method, HyperHead(head, peer, version): HyperHead, body| {
+        move |method: Method, HyperHead(head, peer, version, hurry): HyperHead, body| {
             let (uri, headers) = head.lock().take().unwrap_or_default();
             let beside = beside
                 .as_ref()
                 .filter(|beside| !edge.has_path(uri.path()) && beside.has_path(uri.path()));
             let edge = Arc::clone(beside.unwrap_or(&edge));
-            async move { edge.answer(Inbound { method, uri, headers, peer, version, body }).await }
+            let inbound = Inbound { method, uri, headers, peer, version, hurry, body };
+            async move { edge.answer(inbound).await }
         },
     )
 }

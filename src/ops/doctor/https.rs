@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 
 use super::{Finding, Level, STOPPED, Subject, failing, finding::START, unknown};
 use crate::history::terminal::duration;
-use logcabin_base::{clock::millis, limits};
-use logcabin_config::{Config, FilePath};
+use logcabin_base::{clock::millis, limits, network::Range};
+use logcabin_config::FilePath;
 use logcabin_outside::certificate::{HttpsFault, look};
 
 const CHECK: &str = "https";
@@ -18,28 +18,27 @@ pub(super) async fn findings(of: &Subject<'_>) -> Vec<Finding> {
         let subject = "Whether clients accept the certificate";
         return vec![unknown(CHECK, subject, STOPPED, START)];
     }
-    let extra = trusted(of.config);
+    // Not `federation.ca`: clients do not trust it.
+    let extra = &of.config.outbound.certificates;
     let names = of.config.https_names();
-    let looks = names.iter().map(|name| Box::pin(seen(address, name, &extra)));
+    let proxies = of.config.tls.proxy_protocol.then(|| &of.config.http.proxy_protocol_from[..]);
+    let looks = names.iter().map(|name| Box::pin(seen(address, name, extra, proxies)));
     let seen = join_all(looks).await;
     let by_authority = of.config.acme.enabled;
     let judged = names.iter().zip(&seen);
     judged.map(|(name, seen)| judge((name, address), seen, by_authority, of.now_ms)).collect()
 }
 
-/// The authorities of which the configuration says that they are trusted, besides the system's.
-fn trusted(config: &Config) -> Vec<FilePath> {
-    let of_services = config.outbound.certificates.iter();
-    of_services.chain(&config.federation.ca).cloned().collect()
-}
-
 async fn seen(
     address: SocketAddr,
     name: &str,
     extra: &[FilePath],
+    proxies: Option<&[Range]>,
 ) -> Result<Option<u64>, HttpsFault> {
     let late = HttpsFault::Connection(format!("no answer within {:?}", limits::DOCTOR_TIME));
-    tokio::time::timeout(limits::DOCTOR_TIME, look(address, name, extra)).await.unwrap_or(Err(late))
+    tokio::time::timeout(limits::DOCTOR_TIME, look(address, name, extra, proxies))
+        .await
+        .unwrap_or(Err(late))
 }
 
 fn judge(
@@ -58,6 +57,11 @@ fn judge(
             let subject = format!("When the certificate for {name} expires");
             let mend = format!("openssl s_client -connect {address} -servername {name}");
             return unknown(CHECK, &subject, "it is not understood", &mend);
+        }
+        Err(fault @ HttpsFault::NoProxy(own)) => {
+            let subject = format!("Whether clients accept the certificate for {name}");
+            let mend = format!("Add {own} to http.proxy_protocol_from, or look from outside.");
+            return unknown(CHECK, &subject, &fault.to_string(), &mend);
         }
         Err(HttpsFault::Connection(reason)) => {
             return Finding::new(
@@ -101,7 +105,7 @@ fn mend(fault: &HttpsFault, renew: &'static str, by_authority: bool) -> &'static
             "tls.certificate, with a certificate for the host of server.public_url"
         }
         (HttpsFault::Issuer, true) => {
-            "acme.directory, with an authority that clients trust: one for tries is none. If your \
+            "acme.directory, with an authority that clients trust, which a staging authority is not. If your \
              clients trust an authority of your own, name it in outbound.certificates."
         }
         (HttpsFault::Issuer, false) => {
@@ -131,6 +135,7 @@ mod tests {
             (Ok(Some(NOW + 60 * DAY)), Level::Ok),
             (Ok(Some(NOW + 13 * DAY)), Level::Warning),
             (Ok(None), Level::Unknown),
+            (Err(HttpsFault::NoProxy([127, 0, 0, 1].into())), Level::Unknown),
             (Err(HttpsFault::Expired), Level::Error),
             (Err(HttpsFault::Name), Level::Error),
             (Err(HttpsFault::Issuer), Level::Error),

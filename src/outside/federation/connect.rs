@@ -27,13 +27,15 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::Unreachable;
-use crate::proxy::{Destination, Proxy, Way, WayError};
+use crate::{
+    proxy::{Proxy, Way, WayError},
+    public_only::{NameError, PublicOnly, left_to_proxy},
+};
 use logcabin_base::{
     certificates,
     clock::random_bytes,
     descriptors::{self, Purpose},
     limits,
-    network::{Range, is_private_name, is_public},
 };
 use logcabin_config::{Federation, FilePath};
 
@@ -50,7 +52,7 @@ pub(super) struct Target {
 pub(super) struct Dialer {
     resolver: TokioResolver,
     tls: TlsConnector,
-    allowed: Vec<Range>,
+    public: PublicOnly,
     proxy: Option<Arc<Proxy>>,
 }
 
@@ -59,24 +61,18 @@ impl Dialer {
         Ok(Self {
             resolver: resolver(&config.nameservers)?,
             tls: tls(config.ca.as_ref())?,
-            allowed: config.allowed_networks.to_vec(),
+            public: PublicOnly { allowed: config.allowed_networks.to_vec().into() },
             proxy,
         })
-    }
-
-    fn allows(&self, address: IpAddr) -> bool {
-        is_public(address) || self.allowed.iter().any(|range| range.contains(address))
     }
 
     /// The ways to a host. If the proxy resolves its name, there is one.
     pub(super) async fn ways(&self, host: &str, port: u16) -> Result<Vec<Way>, Unreachable> {
         let bare = unbracketed(host);
         let proxy = self.proxy.as_ref().filter(|proxy| !proxy.spares(bare));
-        if let Some(proxy) = proxy.filter(|proxy| proxy.resolves(bare)) {
-            if is_private_name(bare) {
-                return Err(Unreachable::NotPublic);
-            }
-            let to = Destination::name(bare, port).ok_or(Unreachable::Name)?;
+        if let Some(proxy) = proxy
+            && let Some(to) = left_to_proxy(proxy, bare, port, Some(&self.public))?
+        {
             return Ok(vec![Way::ByProxy(Arc::clone(proxy), to)]);
         }
         let addresses = self.addresses(host, port).await?;
@@ -104,7 +100,7 @@ impl Dialer {
             }
         };
         let any = !found.is_empty();
-        let may = found.into_iter().filter(|address| self.allows(*address));
+        let may = found.into_iter().filter(|address| self.public.allows(*address));
         let addresses: Vec<_> = may
             .take(limits::FEDERATION_ADDRESSES)
             .map(|address| SocketAddr::new(address, port))
@@ -173,6 +169,15 @@ impl Dialer {
             }
         }
         Err(last)
+    }
+}
+
+impl From<NameError> for Unreachable {
+    fn from(error: NameError) -> Self {
+        match error {
+            NameError::NotPublic(_) => Self::NotPublic,
+            NameError::NoName(_) => Self::Name,
+        }
     }
 }
 

@@ -63,9 +63,10 @@ impl Files {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_that_clients_refuse_is_found() {
-    let (files, (ours, root), (strange, _)) =
+    let (files, (ours, root), (strange, of_homeservers)) =
         (Files::new(), authority("ours"), authority("strange"));
     fs::write(files.at("root.pem"), root).expect("it can be written");
+    fs::write(files.at("homeservers.pem"), of_homeservers).expect("it can be written");
     files.certify(&ours, "localhost", 60);
     let at = |name: &str| files.at(name).display().to_string();
     let own = [
@@ -74,6 +75,8 @@ async fn a_certificate_that_clients_refuse_is_found() {
         ("LOGCABIN_TLS_CERTIFICATE", at("certificate.pem")),
         ("LOGCABIN_TLS_CERTIFICATE_KEY", at("key.pem")),
         ("LOGCABIN_OUTBOUND_CERTIFICATES", at("root.pem")),
+        // Clients do not trust it.
+        ("LOGCABIN_FEDERATION_CA", at("homeservers.pem")),
     ];
     let own: Vec<_> = own.iter().map(|(name, value)| (*name, &**value)).collect();
     let data = files.at("data");
@@ -109,6 +112,33 @@ async fn a_certificate_that_clients_refuse_is_found() {
     );
     fs::write(&given, text).expect("it can be written");
     are(&examined(&data, &format!(" --config {given}")).0, "unknown", &["https"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn https_behind_a_proxy_is_seen_if_this_machine_is_believed() {
+    let (files, (ours, root)) = (Files::new(), authority("ours"));
+    fs::write(files.at("root.pem"), root).expect("it can be written");
+    files.certify(&ours, "localhost", 60);
+    let at = |name: &str| files.at(name).display().to_string();
+    for (from, level) in [("127.0.0.0/8", "ok"), ("192.0.2.0/24", "unknown")] {
+        let own = [
+            ("LOGCABIN_SERVER_NAME", "localhost".to_owned()),
+            ("LOGCABIN_TLS_BIND", free_address().to_string()),
+            ("LOGCABIN_TLS_CERTIFICATE", at("certificate.pem")),
+            ("LOGCABIN_TLS_CERTIFICATE_KEY", at("key.pem")),
+            ("LOGCABIN_TLS_PROXY_PROTOCOL", "true".to_owned()),
+            ("LOGCABIN_HTTP_PROXY_PROTOCOL_FROM", from.to_owned()),
+            ("LOGCABIN_OUTBOUND_CERTIFICATES", at("root.pem")),
+        ];
+        let own: Vec<_> = own.iter().map(|(name, value)| (*name, &**value)).collect();
+        let data = files.at("data");
+        let mut server = TestServer::start_alone_with(&data, &[&MODEST[..], &own].concat()).await;
+        let (report, _) = examined(&data, "");
+        are(&report, level, &["https"]);
+        let told = found(&report, "https")[0]["what"].to_string();
+        assert_eq!(told.contains("http.proxy_protocol_from"), level == "unknown", "{told}");
+        server.stop();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,6 +21,7 @@ use ruma::{
     },
     owned_device_id, owned_event_id, owned_user_id,
 };
+use tokio::sync::Semaphore;
 
 use crate::http::*;
 use logcabin_record::Offset;
@@ -120,6 +121,10 @@ async fn send(
     match request.txn_id.as_str() {
         "poll" => cx.shutdown.given().await,
         "news" => cx.hurry.notified().await,
+        "awaited" => {
+            NEWS_AWAITED.add_permits(1);
+            cx.hurry.notified().await;
+        }
         "panic" => panic!("a handler panics, as a test"),
         millis => {
             tokio::time::sleep(Duration::from_millis(millis.parse().unwrap_or(0))).await;
@@ -208,6 +213,9 @@ async fn wait_for(cx: &Cx<Fake, ()>, millis: &str) -> Result<Reply, ApiError> {
     }
     Ok(Reply::json(format!("{{\"waited\":{length},\"sent\":{}}}", cx.body.len())))
 }
+
+/// Has a permit for each request that began to wait for news as "awaited".
+pub(super) static NEWS_AWAITED: Semaphore = Semaphore::const_new(0);
 
 /// Notified when a wait of a minute ended or was given up.
 pub(super) static WAIT_ENDED: Notify = Notify::const_new();

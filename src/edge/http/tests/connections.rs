@@ -60,3 +60,31 @@ async fn a_request_that_waits_for_news_makes_room_and_its_connection_ends() {
     let versions = exchange(&mut health, &get("/_svc/client/versions")).await;
     assert!(versions.starts_with("HTTP/1.1 200"), "{versions}");
 }
+
+#[tokio::test]
+async fn an_http2_connection_that_makes_room_ends_its_waits() {
+    let server = of_one_connection().await;
+    let client: Client<_, Body> =
+        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let ask = |method: Method, path: &str| {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", server.address))
+            .header(header::AUTHORIZATION, "Bearer good")
+            .body(Full::new(Bytes::from_static(b"{}")).boxed())
+            .unwrap();
+        tokio::spawn(client.request(request))
+    };
+    // The first opens the one connection, on which the others wait.
+    let first = ask(Method::GET, "/_svc/client/versions").await.unwrap().unwrap();
+    assert_eq!(first.into_body().collect().await.unwrap().to_bytes().first(), Some(&b'{'));
+    let wait = "/_matrix/client/v3/rooms/!r:example.org/send/m.room.message/awaited";
+    let waits = [ask(Method::PUT, wait), ask(Method::PUT, wait)];
+    NEWS_AWAITED.acquire_many(2).await.unwrap().forget();
+    let mut next = TcpStream::connect(server.address).await.unwrap();
+    let versions = exchange(&mut next, &get("/_svc/client/versions")).await;
+    assert!(versions.starts_with("HTTP/1.1 200"), "{versions}");
+    for wait in waits {
+        assert_eq!(wait.await.unwrap().unwrap().status(), StatusCode::OK);
+    }
+}

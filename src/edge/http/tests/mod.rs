@@ -21,7 +21,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use self::app::{Fake, WAIT_ENDED, put_state, table, who};
+use self::app::{Fake, NEWS_AWAITED, WAIT_ENDED, put_state, table, who};
 use super::*;
 use logcabin_base::rate::Rate;
 use logcabin_config::Config;
@@ -959,6 +959,7 @@ async fn what_a_request_costs() {
                 headers: headers.clone(),
                 peer: edge::Peer { address: [127, 0, 0, 1].into(), may_forward: true },
                 version: http::Version::HTTP_11,
+                hurry: Arc::default(),
                 body,
             };
             std::hint::black_box(edge.answer(inbound).await);
