@@ -240,8 +240,8 @@ impl Stream {
         <&RoomId>::try_from(id).ok()
     }
 
-    /// The local part of the user whose stream this is: of the account, presence, uploads or delayed
-    /// events.
+    /// The local part of the user whose stream this is: of the account, presence, uploads or
+    /// delayed events.
     pub fn localpart(&self) -> Option<&str> {
         let (of, localpart) = self.0.split_once('/')?;
         matches!(of, "user" | "presence" | "media" | "delayed").then_some(localpart)

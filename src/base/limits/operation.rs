@@ -21,8 +21,8 @@ pub const DESCRIPTORS_OWN: u64 = 64;
 /// more than an idle connection takes to end.
 pub const ROOM_PATIENCE: Duration = Duration::from_millis(5);
 
-/// How long a new connection waits for the place of a request that is answered early, until the next
-/// one is: longer than a slow machine takes to answer.
+/// How long a new connection waits for the place of a request that is answered early before the
+/// next one is: longer than a slow machine takes to answer.
 pub const ROOM_ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// How often a server that is short of file descriptors looks whether it has some again.

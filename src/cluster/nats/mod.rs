@@ -5,6 +5,7 @@
 //! nodes create the bucket again.
 
 mod files;
+mod shared;
 mod upkeep;
 
 pub use files::Files;
@@ -44,9 +45,6 @@ const MARGIN: Duration = Duration::from_millis(500);
 
 /// How long the bucket may take to answer.
 const ANSWER: Duration = Duration::from_millis(900);
-
-/// How long a shared value may take.
-const SHARED: Duration = Duration::from_secs(5);
 
 /// How long the other nodes leave a kind of work to its first choice.
 const COURTESY: Duration = Duration::from_millis(1500);
@@ -125,21 +123,6 @@ fn nodes_config(log: &NatsLog) -> kv::Config {
         description: "The nodes of a Logcabin cluster, and their leases.".to_owned(),
         max_age: LEASE,
         storage: StorageType::Memory,
-        num_replicas: log.replicas(),
-        history: 1,
-        ..kv::Config::default()
-    }
-}
-
-fn shared_bucket(log: &NatsLog) -> String {
-    format!("{}-shared", log.stream_name())
-}
-
-fn shared_config(log: &NatsLog) -> kv::Config {
-    kv::Config {
-        bucket: shared_bucket(log),
-        description: "What the nodes of a Logcabin cluster share.".to_owned(),
-        storage: StorageType::File,
         num_replicas: log.replicas(),
         history: 1,
         ..kv::Config::default()
@@ -230,26 +213,10 @@ impl Nodes {
 
     /// Removes the buckets of the cluster of `log`.
     pub async fn dissolve(log: &NatsLog) -> Result<(), NatsError> {
-        for bucket in [nodes_bucket(log), shared_bucket(log)] {
+        for bucket in [nodes_bucket(log), shared::bucket_name(log)] {
             delete_stream(log.jetstream(), &stream_of(&bucket)).await?;
         }
         Ok(())
-    }
-
-    /// The value that all nodes use under `name`: that of the first node to propose one.
-    pub async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
-        let bucket = bucket(&self.log, shared_config(&self.log)).await?;
-        patiently(async || {
-            match bucket.create(name, mine.to_owned().into()).await {
-                Ok(_) => return Ok(mine.to_owned()),
-                Err(error) if error.kind() == kv::CreateErrorKind::AlreadyExists => {}
-                Err(error) => return Err(failed(&error)),
-            }
-            let found = bucket.get(name).await.map_err(|error| failed(&error))?;
-            let found = found.and_then(|found| String::from_utf8(found.to_vec()).ok());
-            found.ok_or_else(|| failed(&format!("the shared value `{name}` cannot be read")))
-        })
-        .await
     }
 
     /// Creates this node's entry, or takes over the one from before a crash.
@@ -754,29 +721,11 @@ impl Cluster for Nodes {
     }
 
     fn shared<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Bytes>, String>> {
-        Box::pin(async move {
-            let found = timeout(SHARED, async {
-                let bucket = bucket_now(&self.log, &shared_config(&self.log)).await?;
-                bucket.get(name).await.map_err(|error| failed(&error))
-            });
-            match found.await {
-                Ok(found) => found.map_err(|error| error.to_string()),
-                Err(_) => Err("the NATS servers do not answer".to_owned()),
-            }
-        })
+        Box::pin(self.shared_value(name))
     }
 
     fn put_shared<'a>(&'a self, name: &'a str, value: Bytes) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move {
-            let put = timeout(SHARED, async {
-                let bucket = bucket_now(&self.log, &shared_config(&self.log)).await?;
-                bucket.put(name, value).await.map(drop).map_err(|error| failed(&error))
-            });
-            match put.await {
-                Ok(put) => put.map_err(|error| error.to_string()),
-                Err(_) => Err("the NATS servers do not answer".to_owned()),
-            }
-        })
+        Box::pin(self.put_shared_value(name, value))
     }
 
     fn status(&self) -> BoxFuture<'_, Result<Status, String>> {

@@ -234,8 +234,8 @@ pub struct Cx<A, C = Session> {
     pub(crate) uri: ::http::Uri,
     /// Signals that the server is stopping: whatever waits should answer then.
     pub(crate) shutdown: Shutdown,
-    /// Notified when another client needs the place of the connection: a request that waits for news
-    /// is to be answered as if the wait was over. All HTTP/1 connections share one, and it is
+    /// Notified when another client needs the place of the connection: a request that waits for
+    /// news is to be answered as if the wait was over. All HTTP/1 connections share one, and it is
     /// notified for one request at a time. An HTTP/2 connection has its own, for all its requests.
     pub(crate) hurry: Arc<Notify>,
     /// The body as it was sent, checked to be one JSON object if the endpoint takes JSON (and `{}`

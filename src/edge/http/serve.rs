@@ -117,7 +117,7 @@ pub(crate) async fn run_with<A: App>(
                     server.say_unproxied(address, &"it is not from `http.proxy_protocol_from`");
                     continue;
                 }
-                // A proxy that sends PROXY headers passes X-Forwarded-For on, which clients can forge.
+                // A proxy that sends PROXY headers does not check X-Forwarded-For.
                 let peer = Peer { address, may_forward: !listener.has_tls() && !has_header };
                 // Connections with a header count for the address in it.
                 let bounded =
@@ -176,7 +176,7 @@ struct Server {
     /// Notified once for each request of HTTP/1 that is to end its wait for news, because no
     /// connection waits for a request.
     hurry: Arc<Notify>,
-    /// How many new connections wait for a place. Meanwhile, a connection ends with its next answer.
+    /// How many new connections wait for a place. Meanwhile, others end with their next answer.
     crowd: Arc<AtomicUsize>,
     /// When it was last said that descriptors are short.
     said_short: Mutex<Option<Instant>>,

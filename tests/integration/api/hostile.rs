@@ -223,8 +223,8 @@ async fn no_class_of_requests_holds_up_another_user() {
 /// delay one measurement; what the server does wrong delays each.
 const TRIES: usize = 3;
 
-/// Coarse: the server may be a build without optimisation, and the attackers' own client takes time,
-/// too. `benches/hostile.py` measures it.
+/// Coarse: the server may be a build without optimisation, and the attackers' own client takes
+/// time, too. `benches/hostile.py` measures it.
 fn hardly_delayed(usual: Duration, during: Duration) -> bool {
     during < 5 * usual + Duration::from_millis(150)
 }

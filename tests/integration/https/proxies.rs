@@ -270,7 +270,7 @@ async fn serves(test: &str, program: Program) {
     let Some(behind) = Behind::start(test, program).await else { return };
     behind.server.register("ann").await;
 
-    // The limit is that of the client's address: neither the proxy's nor one that a client makes up.
+    // The limit is that of the client's address, not the proxy's or one that a client makes up.
     let (status, body) = behind.log_in_from("127.0.0.2");
     assert_eq!(status, "200", "{body}");
     let bearer = format!("Authorization: Bearer {}", body["access_token"].as_str().expect("one"));
