@@ -120,7 +120,10 @@ async fn send(
 ) -> Result<send_message_event::v3::Response, ApiError> {
     match request.txn_id.as_str() {
         "poll" => cx.shutdown.given().await,
-        "news" => cx.hurry.notified().await,
+        "news" => {
+            NEWS_BEGUN.add_permits(1);
+            cx.hurry.notified().await;
+        }
         "awaited" => {
             NEWS_AWAITED.add_permits(1);
             cx.hurry.notified().await;
@@ -214,7 +217,9 @@ async fn wait_for(cx: &Cx<Fake, ()>, millis: &str) -> Result<Reply, ApiError> {
     Ok(Reply::json(format!("{{\"waited\":{length},\"sent\":{}}}", cx.body.len())))
 }
 
-/// Has a permit for each request that began to wait for news as "awaited".
+/// Has a permit for each request that began to wait for news as "news"; and the other one for each
+/// as "awaited".
+pub(super) static NEWS_BEGUN: Semaphore = Semaphore::const_new(0);
 pub(super) static NEWS_AWAITED: Semaphore = Semaphore::const_new(0);
 
 /// Notified when a wait of a minute ended or was given up.

@@ -46,6 +46,7 @@ async fn a_request_that_waits_for_news_makes_room_and_its_connection_ends() {
     let wait = "PUT /_matrix/client/v3/rooms/!r:example.org/send/m.room.message/news HTTP/1.1\r\n\
                 Host: x\r\nAuthorization: Bearer good\r\nContent-Length: 2\r\n\r\n{}";
     waiting.write_all(wait.as_bytes()).await.unwrap();
+    NEWS_BEGUN.acquire().await.unwrap().forget();
     // More of them than there are places, one after the other.
     for _ in 0..3 {
         let mut next = TcpStream::connect(server.address).await.unwrap();
@@ -54,6 +55,7 @@ async fn a_request_that_waits_for_news_makes_room_and_its_connection_ends() {
         waiting.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
+        NEWS_BEGUN.acquire().await.unwrap().forget();
         waiting = next;
     }
     let mut health = TcpStream::connect(server.address).await.unwrap();
