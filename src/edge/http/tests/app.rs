@@ -124,6 +124,10 @@ async fn send(
             NEWS_BEGUN.add_permits(1);
             cx.hurry.notified().await;
         }
+        "held" => {
+            HELD_BEGUN.add_permits(1);
+            tokio::time::sleep(Duration::from_secs(59)).await;
+        }
         "awaited" => {
             NEWS_AWAITED.add_permits(1);
             cx.hurry.notified().await;
@@ -217,8 +221,9 @@ async fn wait_for(cx: &Cx<Fake, ()>, millis: &str) -> Result<Reply, ApiError> {
     Ok(Reply::json(format!("{{\"waited\":{length},\"sent\":{}}}", cx.body.len())))
 }
 
-/// Has a permit for each request that began to wait for news as "news"; and the other one for each
-/// as "awaited".
+/// Each has a permit for each request that began to wait: as "held" without news, and as "news" or
+/// "awaited" for news.
+pub(super) static HELD_BEGUN: Semaphore = Semaphore::const_new(0);
 pub(super) static NEWS_BEGUN: Semaphore = Semaphore::const_new(0);
 pub(super) static NEWS_AWAITED: Semaphore = Semaphore::const_new(0);
 

@@ -11,12 +11,21 @@ async fn of_one_connection() -> Running {
     .await
 }
 
+/// A request that [`app`] answers by its transaction id.
+fn send_as(id: &str) -> String {
+    format!(
+        "PUT /_matrix/client/v3/rooms/!r:example.org/send/m.room.message/{id} HTTP/1.1\r\n\
+         Host: x\r\nAuthorization: Bearer good\r\nContent-Length: 2\r\n\r\n{{}}"
+    )
+}
+
 #[tokio::test]
 async fn connections_beyond_the_bound_wait() {
     let server = of_one_connection().await;
     let request = "GET /_svc/client/versions HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut first = TcpStream::connect(server.address).await.unwrap();
-    first.write_all(get("/wait/59000").as_bytes()).await.unwrap();
+    first.write_all(send_as("held").as_bytes()).await.unwrap();
+    HELD_BEGUN.acquire().await.unwrap().forget();
     let mut second = TcpStream::connect(server.address).await.unwrap();
     let waiting = tokio::time::timeout(Duration::from_millis(200), exchange(&mut second, request));
     assert!(waiting.await.is_err());
@@ -43,8 +52,7 @@ async fn a_connection_without_a_request_makes_room_for_another() {
 async fn a_request_that_waits_for_news_makes_room_and_its_connection_ends() {
     let server = of_one_connection().await;
     let mut waiting = TcpStream::connect(server.address).await.unwrap();
-    let wait = "PUT /_matrix/client/v3/rooms/!r:example.org/send/m.room.message/news HTTP/1.1\r\n\
-                Host: x\r\nAuthorization: Bearer good\r\nContent-Length: 2\r\n\r\n{}";
+    let wait = send_as("news");
     waiting.write_all(wait.as_bytes()).await.unwrap();
     NEWS_BEGUN.acquire().await.unwrap().forget();
     // More of them than there are places, one after the other.

@@ -21,7 +21,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use self::app::{Fake, NEWS_AWAITED, NEWS_BEGUN, WAIT_ENDED, put_state, table, who};
+use self::app::{Fake, HELD_BEGUN, NEWS_AWAITED, NEWS_BEGUN, WAIT_ENDED, put_state, table, who};
 use super::*;
 use logcabin_base::rate::Rate;
 use logcabin_config::Config;
