@@ -92,7 +92,7 @@ pub struct Hit {
 
 #[derive(Debug)]
 pub struct Query<'a> {
-    /// The terms that a text must all contain: see [`text::sought`].
+    /// The terms that a text must all contain: see `text::sought`.
     pub terms: &'a [String],
     /// The parts of events to search.
     pub keys: &'a [Key],
