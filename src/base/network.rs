@@ -30,6 +30,11 @@ impl Range {
     }
 }
 
+/// Whether an address is in one of these ranges.
+pub fn contains(ranges: &[Range], address: IpAddr) -> bool {
+    ranges.iter().any(|range| range.contains(address))
+}
+
 impl FromStr for Range {
     type Err = ();
 

@@ -50,10 +50,7 @@ pub struct SpanId([u8; 8]);
 
 impl TraceId {
     fn from_hex(text: &str) -> Option<Self> {
-        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return None;
-        }
-        u128::from_str_radix(text, 16).ok().map(|id| Self(id.to_be_bytes()))
+        hex(text, 32).map(|id| Self(id.to_be_bytes()))
     }
 
     pub const fn to_bytes(self) -> [u8; 16] {
@@ -69,10 +66,7 @@ impl fmt::Display for TraceId {
 
 impl SpanId {
     fn from_hex(text: &str) -> Option<Self> {
-        if text.len() != 16 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return None;
-        }
-        u64::from_str_radix(text, 16).ok().map(|id| Self(id.to_be_bytes()))
+        u64::try_from(hex(text, 16)?).ok().map(|id| Self(id.to_be_bytes()))
     }
 
     pub const fn to_bytes(self) -> [u8; 8] {
@@ -153,10 +147,14 @@ impl Parent {
     }
 }
 
-/// Two hex digits.
+/// The number that a text of exactly this many hex digits stands for. `digits` is at most 32.
+fn hex(text: &str, digits: usize) -> Option<u128> {
+    let is_hex = text.len() == digits && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_hex.then(|| u128::from_str_radix(text, 16).ok())?
+}
+
 fn byte(text: &str) -> Option<u8> {
-    let is_byte = text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_byte.then(|| u8::from_str_radix(text, 16).ok())?
+    hex(text, 2)?.try_into().ok()
 }
 
 /// The tracing of this process.

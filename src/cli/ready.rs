@@ -12,7 +12,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use logcabin_base::{
-    network::Range,
+    network::{Range, contains},
     proxy_protocol::{FIXED_BYTES, own_header},
 };
 use logcabin_config::{Bind, Config};
@@ -78,7 +78,7 @@ fn exchange(bind: &Bind, proxies: Option<&[Range]>) -> Result<Vec<u8>, NotReady>
             let stream = TcpStream::connect_timeout(address, TIMEOUT).map_err(silent)?;
             stream.set_read_timeout(Some(TIMEOUT)).map_err(silent)?;
             let own = stream.local_addr().map_err(silent)?.ip();
-            if proxies.is_some_and(|proxies| !proxies.iter().any(|range| range.contains(own))) {
+            if proxies.is_some_and(|proxies| !contains(proxies, own)) {
                 return Err(NotReady::NoProxy { at: at(), own });
             }
             answer(stream, header).map_err(silent)

@@ -9,8 +9,11 @@ use rustls::{CertificateError, pki_types::ServerName};
 use thiserror::Error;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::federation::connect::tls;
-use logcabin_base::{certificates, network::Range, proxy_protocol::own_header};
+use crate::federation::connect::{expires_ms, tls};
+use logcabin_base::{
+    network::{Range, contains},
+    proxy_protocol::own_header,
+};
 use logcabin_config::FilePath;
 
 /// Why clients do not come to HTTPS.
@@ -54,16 +57,13 @@ pub async fn look(
     let mut stream = TcpStream::connect(address).await.map_err(failed)?;
     if let Some(proxies) = proxies {
         let own = stream.local_addr().map_err(failed)?.ip();
-        if !proxies.iter().any(|range| range.contains(own)) {
+        if !contains(proxies, own) {
             return Err(HttpsFault::NoProxy(own));
         }
         stream.write_all(&own_header()).await.map_err(failed)?;
     }
     let stream = connector.connect(server, stream).await.map_err(|error| fault(&error))?;
-    let (_, session) = stream.get_ref();
-    let first = session.peer_certificates().and_then(<[_]>::first);
-    let until_s = first.and_then(certificates::validity).map(|validity| validity.until_s);
-    Ok(until_s.and_then(|until_s| u64::try_from(until_s).ok()?.checked_mul(1000)))
+    Ok(expires_ms(&stream))
 }
 
 fn fault(error: &io::Error) -> HttpsFault {

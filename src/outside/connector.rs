@@ -12,14 +12,9 @@ use std::{
 };
 
 use http::Uri;
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::{
-    client::legacy::connect::{Connected, Connection, HttpConnector, dns},
-    rt::TokioIo,
-};
+use hyper_util::client::legacy::connect::{HttpConnector, dns};
 use rustls::pki_types::{self, CertificateDer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
     time::timeout,
 };
@@ -28,6 +23,7 @@ use tower_service::Service;
 
 use crate::{
     federation::connect::{tls_with, unbracketed},
+    line::{Line, Stream},
     proxy::{Proxy, Way},
     public_only::{NotPublic, PublicOnly, left_to_proxy},
 };
@@ -91,12 +87,10 @@ impl Router {
     }
 
     async fn direct(&self, host: &str, port: u16) -> Result<TcpStream, BoxError> {
-        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        if let (Some(public), Ok(address)) = (&self.public, unbracketed(&host).parse())
-            && !public.allows(address)
-        {
-            return Err(NotPublic.into());
+        if let Some(public) = &self.public {
+            public.check(host)?;
         }
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let uri = Uri::builder().scheme("http").authority(format!("{host}:{port}"));
         let uri = uri.path_and_query("/").build()?;
         Ok(self.direct.clone().call(uri).await?.into_inner())
@@ -167,27 +161,27 @@ impl Connector {
         Ok(Self { router, tls: tls_with(roots, &[HTTP2, HTTP1])? })
     }
 
-    async fn connect(self, uri: Uri) -> Result<Line, BoxError> {
+    async fn connect(self, uri: Uri) -> Result<Line<Box<dyn Stream>>, BoxError> {
         let is_https = uri.scheme_str() == Some("https");
         let host = unbracketed(uri.host().unwrap_or_default());
         let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
         let stream = self.router.connect(host, port).await?;
         if !is_https {
-            return Ok(Line { io: TokioIo::new(Box::new(stream)), is_http2: false });
+            return Ok(Line::new(Box::new(stream), false));
         }
         let name = pki_types::ServerName::try_from(host.to_owned())?;
         let shaking = self.tls.connect(name, stream);
         let stream = timeout(limits::TLS_HANDSHAKE, shaking).await;
         let stream = stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
-        Ok(Line { io: TokioIo::new(Box::new(stream)), is_http2 })
+        Ok(Line::new(Box::new(stream), is_http2))
     }
 }
 
 impl Service<Uri> for Connector {
-    type Response = Line;
+    type Response = Line<Box<dyn Stream>>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Line, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Line<Box<dyn Stream>>, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -195,63 +189,6 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         Box::pin(self.clone().connect(uri))
-    }
-}
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// A connection, with TLS or without.
-pub(crate) struct Line {
-    io: TokioIo<Box<dyn Stream>>,
-    is_http2: bool,
-}
-
-impl Connection for Line {
-    fn connected(&self) -> Connected {
-        let connected = Connected::new();
-        if self.is_http2 { connected.negotiated_h2() } else { connected }
-    }
-}
-
-impl Read for Line {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl Write for Line {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod certificate;
 mod connector;
 pub mod delivery;
 pub mod federation;
+mod line;
 pub mod mail;
 pub mod oidc;
 pub mod outbound;

@@ -26,14 +26,14 @@ use url::Url;
 
 use crate::{
     connector::{Connector, Router},
-    federation::connect::unbracketed,
+    federation::connect::{roots, unbracketed},
     proxy::Proxy,
     public_only::PublicOnly,
 };
 use logcabin_base::bodies::{self, BodyBudget, Principal};
 use logcabin_base::network::Range;
-use logcabin_base::{certificates, descriptors, limits};
-use logcabin_config::{self as config, FilePath};
+use logcabin_base::{descriptors, limits};
+use logcabin_config as config;
 
 pub use crate::public_only::NotPublic;
 
@@ -262,10 +262,7 @@ impl Outbound {
         let is_public = public.is_some();
         let proxy = Proxy::new(config).map_err(OutboundError::Proxy)?;
         let router = Arc::new(Router::new(proxy, public));
-        let mut roots = Vec::new();
-        for FilePath(path) in config.certificates.iter() {
-            roots.extend(certificates::read(path).map_err(OutboundError::Certificates)?);
-        }
+        let roots = roots(config.certificates.iter()).map_err(OutboundError::Certificates)?;
         let connector = Connector::new(Arc::clone(&router), roots).map_err(OutboundError::Tls)?;
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -285,11 +282,7 @@ impl Outbound {
     /// When it is neither public nor in `allowed`.
     pub fn may_be_public(url: &Url, allowed: &[Range]) -> Result<(), NotPublic> {
         let public = PublicOnly { allowed: allowed.into() };
-        let host = unbracketed(url.host_str().unwrap_or_default());
-        match host.parse() {
-            Ok(address) if !public.allows(address) => Err(NotPublic),
-            _ => Ok(()),
-        }
+        public.check(unbracketed(url.host_str().unwrap_or_default()))
     }
 
     /// How it reaches services.

@@ -6,7 +6,7 @@ use std::{net::IpAddr, sync::Arc};
 use thiserror::Error;
 
 use crate::proxy::{Destination, Proxy};
-use logcabin_base::network::{Range, is_private_name, is_public};
+use logcabin_base::network::{Range, contains, is_private_name, is_public};
 
 /// The address belongs to this machine or to a private network.
 #[derive(Clone, Copy, Debug, Error)]
@@ -22,7 +22,19 @@ pub(crate) struct PublicOnly {
 
 impl PublicOnly {
     pub(crate) fn allows(&self, address: IpAddr) -> bool {
-        is_public(address) || self.allowed.iter().any(|range| range.contains(address))
+        is_public(address) || contains(&self.allowed, address)
+    }
+
+    /// Checks a host, given without brackets, if it is an address. The addresses of a name are
+    /// checked when it is resolved.
+    ///
+    /// # Errors
+    /// When the address may not be connected to.
+    pub(crate) fn check(&self, host: &str) -> Result<(), NotPublic> {
+        match host.parse() {
+            Ok(address) if !self.allows(address) => Err(NotPublic),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -194,17 +194,17 @@ impl Worker {
     fn run(mut self) {
         // The threads that tantivy starts have the same priority.
         background::stand_back();
-        let mut anew = false;
+        let mut rebuild = false;
         while !self.is_stopping() {
-            let failure = match catch_unwind(AssertUnwindSafe(|| self.follow(anew))) {
+            let failure = match catch_unwind(AssertUnwindSafe(|| self.follow(rebuild))) {
                 Ok(Ok(())) => return,
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Damaged,
             };
             tracing::warn!(error = %failure, "the search index failed; reopening it");
-            anew = matches!(failure, Failure::Damaged);
+            rebuild = matches!(failure, Failure::Damaged);
             self.waiting.clear();
-            if !anew {
+            if !rebuild {
                 self.rest();
             }
         }
@@ -228,8 +228,8 @@ impl Worker {
     }
 
     /// Opens the index and maintains it until the server stops.
-    fn follow(&mut self, anew: bool) -> Result<(), Failure> {
-        let (mut writer, mut committed) = self.open(anew)?;
+    fn follow(&mut self, rebuild: bool) -> Result<(), Failure> {
+        let (mut writer, mut committed) = self.open(rebuild)?;
         let mut sources = self.sources(committed);
         self.shared.complete.store(committed.get(), Ordering::Release);
         *self.shared.reader.write() = Some(writer.reader());
@@ -271,11 +271,11 @@ impl Worker {
 
     /// The existing index, if it is of this log; otherwise an empty one. With it, the offset up to
     /// which it is complete.
-    fn open(&self, anew: bool) -> Result<(Writer, Offset), Failure> {
+    fn open(&self, rebuild: bool) -> Result<(Writer, Offset), Failure> {
         // Reading damaged files may panic.
         let found = catch_unwind(AssertUnwindSafe(|| Writer::open(&self.dir)));
         let found = match found {
-            _ if anew => None,
+            _ if rebuild => None,
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "the search index cannot be opened");

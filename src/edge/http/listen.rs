@@ -17,7 +17,7 @@ use super::{
     proxy_header::{self, HeaderError},
     tls::Tls,
 };
-use logcabin_base::network::Range;
+use logcabin_base::network::{Range, contains};
 
 /// Who may connect to a Unix socket: the user and the group that the server runs as.
 const SOCKET_MODE: u32 = 0o660;
@@ -121,8 +121,7 @@ impl Listener {
     /// Whether a connection from this address may say in a PROXY header whose it is.
     pub(super) fn believes(&self, address: IpAddr) -> bool {
         let is_unix = matches!(self.socket, Socket::Unix { .. });
-        let mut proxies = self.proxies.iter().flat_map(|proxies| proxies.iter());
-        is_unix || proxies.any(|range| range.contains(address))
+        is_unix || self.proxies.as_ref().is_some_and(|proxies| contains(proxies, address))
     }
 
     /// A connection, and the address that it is from. Those by a Unix socket are from this machine.

@@ -105,8 +105,8 @@ fn mend(fault: &HttpsFault, renew: &'static str, by_authority: bool) -> &'static
             "tls.certificate, with a certificate for the host of server.public_url"
         }
         (HttpsFault::Issuer, true) => {
-            "acme.directory, with an authority that clients trust, which a staging authority is not. If your \
-             clients trust an authority of your own, name it in outbound.certificates."
+            "acme.directory, with an authority that clients trust, which a staging authority is not. \
+             If your clients trust an authority of your own, name it in outbound.certificates."
         }
         (HttpsFault::Issuer, false) => {
             "tls.certificate must hold the certificate and those between it and a known authority. \

@@ -2,9 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
 };
 
 use hickory_resolver::{
@@ -12,11 +10,6 @@ use hickory_resolver::{
     config::{ConnectionConfig, NameServerConfig, ResolverConfig},
     net::runtime::TokioRuntimeProvider,
     proto::rr::RData,
-};
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::{
-    client::legacy::connect::{Connected, Connection},
-    rt::TokioIo,
 };
 use rustls::{
     ClientConfig,
@@ -28,6 +21,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::Unreachable;
 use crate::{
+    line::Line,
     proxy::{Proxy, Way, WayError},
     public_only::{NameError, PublicOnly, left_to_proxy},
 };
@@ -163,7 +157,7 @@ impl Dialer {
             let _ = stream.set_nodelay(true);
             let shaking = self.tls.connect(target.certificate.clone(), stream);
             match timeout(limits::TLS_HANDSHAKE, shaking).await {
-                Ok(Ok(stream)) => return Ok(TlsConnection(TokioIo::new(stream))),
+                Ok(Ok(stream)) => return Ok(Line::new(stream, false)),
                 Ok(Err(error)) => last = Unreachable::Tls(error.to_string()),
                 Err(_) => last = Unreachable::Late,
             }
@@ -185,11 +179,18 @@ impl From<NameError> for Unreachable {
 pub(crate) fn tls<'a>(
     extra: impl IntoIterator<Item = &'a FilePath>,
 ) -> Result<TlsConnector, String> {
+    tls_with(roots(extra)?, &[])
+}
+
+/// The certificates of authorities in files.
+pub(crate) fn roots<'a>(
+    files: impl IntoIterator<Item = &'a FilePath>,
+) -> Result<Vec<CertificateDer<'static>>, String> {
     let mut roots = Vec::new();
-    for FilePath(path) in extra {
+    for FilePath(path) in files {
         roots.extend(certificates::read(path)?);
     }
-    tls_with(roots, &[])
+    Ok(roots)
 }
 
 /// TLS that trusts the system's authorities and these, and offers these protocols (RFC 7301).
@@ -243,48 +244,12 @@ fn resolver(nameservers: &[SocketAddr]) -> Result<TokioResolver, String> {
     builder.build().map_err(|error| format!("DNS: {error}"))
 }
 
-/// A connection, for hyper.
-pub(super) struct TlsConnection(TokioIo<TlsStream<TcpStream>>);
+/// A connection to another homeserver.
+pub(super) type TlsConnection = Line<TlsStream<TcpStream>>;
 
-impl TlsConnection {
-    /// When the certificate of the other end expires, in milliseconds since the Unix epoch.
-    pub(super) fn expires_ms(&self) -> Option<u64> {
-        let (_, session) = self.0.inner().get_ref();
-        let validity = certificates::validity(session.peer_certificates()?.first()?)?;
-        u64::try_from(validity.until_s).ok()?.checked_mul(1000)
-    }
-}
-
-impl Connection for TlsConnection {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl Read for TlsConnection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl Write for TlsConnection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
+/// When the certificate of the other end expires, in milliseconds since the Unix epoch.
+pub(crate) fn expires_ms(stream: &TlsStream<TcpStream>) -> Option<u64> {
+    let (_, session) = stream.get_ref();
+    let validity = certificates::validity(session.peer_certificates()?.first()?)?;
+    u64::try_from(validity.until_s).ok()?.checked_mul(1000)
 }

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use tokio::time;
 
 use super::{
-    FederationClient, FederationRequest, FederationResponse, Unreachable, keys::verified, whole,
+    FederationClient, FederationRequest, FederationResponse, Unreachable, connect::expires_ms,
+    keys::verified, whole,
 };
 use logcabin_base::{clock::Clock, limits, text::encoded};
 
@@ -58,7 +59,7 @@ impl FederationClient {
     pub async fn own_certificate(&self) -> Result<OwnCertificate, Unreachable> {
         let target = Box::pin(self.names.target(self.own_name())).await?;
         let connection = Box::pin(self.names.dialer.connect(&target)).await?;
-        Ok(OwnCertificate { expires_ms: connection.expires_ms() })
+        Ok(OwnCertificate { expires_ms: expires_ms(connection.stream()) })
     }
 
     /// Asks a notary for the keys of this homeserver that are valid until a time. It must fetch
