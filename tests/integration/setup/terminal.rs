@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 
 use super::{PASSWORD, Place, entries};
@@ -29,8 +29,9 @@ impl Terminal {
             return None;
         }
         let (config, data) = (place.at("etc/logcabin.toml"), place.at("data"));
+        // What starts the tests may ignore SIGINT, which its children inherit.
         let line = format!(
-            "{} setup --config {} --data-dir {}",
+            "env --default-signal=INT {} setup --config {} --data-dir {}",
             program().display(),
             config.display(),
             data.display()
@@ -83,9 +84,16 @@ impl Terminal {
     }
 
     /// The exit code, and all that was shown.
+    #[track_caller]
     fn ends(mut self) -> (Option<i32>, String) {
+        loop {
+            match self.screen.recv_timeout(PATIENCE) {
+                Ok(more) => self.shown += &more,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {}", self.shown),
+            }
+        }
         let status = self.child.wait().expect("it ends");
-        self.shown.extend(self.screen.iter());
         (status.code(), self.shown)
     }
 }
