@@ -269,7 +269,7 @@ async fn a_large_backup_comes_whole_and_takes_little_memory() {
     let version = begin(&ann).await;
     let room = |number: usize| format!("!room{number}:x.example");
     let mut expected = json!({});
-    for number in 0..24 {
+    for number in 0..48 {
         // Some of each room in each record.
         let mut sent = json!({});
         for session in 0..48 {
@@ -282,14 +282,15 @@ async fn a_large_backup_comes_whole_and_takes_little_memory() {
         ask(&ann, "PUT", "", &version, Some(&json!({ "rooms": sent }))).await.ok();
     }
     let size = expected.to_string().len();
-    assert!(size > 25_000_000, "{size}");
+    assert!(size > 50_000_000, "{size}");
     let before = server.peak_memory();
     let one = ask(&ann, "GET", &format!("/{}", encode(&room(1))), &version, None).await.ok();
     assert!(one == expected[room(1)], "other keys of a room");
     let all = ask(&ann, "GET", "", &version, None).await.ok();
     assert!(all["rooms"] == expected, "other keys");
     let grown = server.peak_memory().saturating_sub(before);
-    assert!(grown < 16 << 20, "{grown} bytes more for an answer of {size}");
+    // Caches and the allocator take up to 23 MB of it, whatever the size.
+    assert!(grown < 32 << 20, "{grown} bytes more for an answer of {size}");
     // One of a room without any is as short as ever.
     let none = ask(&ann, "GET", "/!other:x.example", &version, None).await.ok();
     assert_eq!(none, json!({ "sessions": {} }));
