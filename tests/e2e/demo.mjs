@@ -2,8 +2,8 @@
 //
 //     node demo.mjs ADDRESS CHROMIUM CLIENT AUTHORITY USER PASSWORD ALIAS READS WRITES [SCREENSHOTS]
 //
-// CLIENT is what `element/build.mjs` made. The browser takes the server's certificate if it is signed by the key of
-// AUTHORITY, a certificate in a file. READS must be in the room, and WRITES is said there. Fails if any of it does.
+// CLIENT is what `element/build.mjs` made. The browser takes the server's certificate if the server sends AUTHORITY, a
+// certificate in a file, as its issuer. READS must be in the room, and WRITES is said there. Fails if any of it does.
 
 import { createHash, X509Certificate } from "node:crypto";
 import { mkdir, readFile } from "node:fs/promises";
