@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::crash::assert_verifies;
-use crate::harness::{Random, TestServer, alone, restore};
+use crate::harness::{Random, TestServer, restore};
 use crate::load::{History, Load};
 
 /// How far behind the archive may be, as promised.
@@ -18,7 +18,6 @@ const SLACK: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_log_is_rebuilt_from_the_archive_except_its_last_moment() {
-    let _alone = alone().await;
     let mut random = Random::from_env("LOGCABIN_ARCHIVE_SEED");
     let mut server = TestServer::start().await;
     let mut load = Load::prepare(&server, 3, 2).await;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::harness::files::Kind;
 use crate::harness::tools::{Lines, programs, python};
-use crate::harness::{Random, TestServer, User, alone, encode, skip};
+use crate::harness::{Random, TestServer, User, encode, skip};
 
 const GHOST: &str = "@echo_one:e2e.test";
 
@@ -140,7 +140,6 @@ async fn a_mautrix_bridge_makes_ghosts_and_echoes_what_it_hears_over_restarts() 
         Ok(python) => python,
         Err(missing) => return skip("bridge", &missing),
     };
-    let _alone = alone().await;
     let port = free_port();
     let directory = TempDir::new().expect("a temporary directory");
     let file = directory.path().join("registration.yaml");
@@ -218,7 +217,6 @@ async fn a_mautrix_bridge_fetches_files_of_every_kind_and_its_ghost_sends_them_a
         Ok(python) => python,
         Err(missing) => return skip("bridge", &missing),
     };
-    let _alone = alone().await;
     let port = free_port();
     let directory = TempDir::new().expect("a temporary directory");
     let file = directory.path().join("registration.yaml");

@@ -21,7 +21,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use crate::harness::files::Kind;
-use crate::harness::{Random, TestServer, User, alone, encode, mail::MailServer, skip, tools};
+use crate::harness::{Random, TestServer, User, encode, mail::MailServer, skip, tools};
 
 /// How long a client may take to answer or to see something. No test is about this time; it only
 /// ends a run that hangs.
@@ -38,7 +38,6 @@ async fn matrix_nio_and_matrix_js_sdk_talk_to_each_other() {
         Ok(tools) => tools,
         Err(missing) => return skip("clients", &missing),
     };
-    let _alone = alone().await;
     let other = env::var("LOGCABIN_E2E_ADDRESS").ok();
     let mut server = match other {
         Some(_) => None,
@@ -159,7 +158,6 @@ async fn files_of_every_kind_pass_between_matrix_nio_and_matrix_js_sdk() {
         Ok(tools) => tools,
         Err(missing) => return skip("clients", &missing),
     };
-    let _alone = alone().await;
     // By the paths without a login, too.
     let mut server = TestServer::start_with(&[("LOGCABIN_MEDIA_UNAUTHENTICATED", "all")]).await;
     let ann = Client::nio(&tools, &server.base(), "ann on matrix-nio");
@@ -295,7 +293,6 @@ async fn js_sdk_program(name: &str) {
         Ok(tools) => tools,
         Err(missing) => return skip(name, &missing),
     };
-    let _alone = alone().await;
     let server = TestServer::start().await;
     let mut command = Command::new("node");
     command.arg(tools.programs.join(name)).arg(server.base());
@@ -316,7 +313,6 @@ async fn matrix_js_sdk_registers_by_mail_recovers_refreshes_and_is_logged_out_so
         Err(missing) => return skip(name, &missing),
     };
     let Some(mail) = MailServer::start(name) else { return };
-    let _alone = alone().await;
     let mut settings = mail.settings();
     for (key, value) in [
         ("LOGCABIN_REGISTRATION_REQUIRE", "email"),
@@ -359,7 +355,6 @@ async fn matrix_rust_sdk_shows_its_room_list_by_sliding_sync() {
         Ok(program) => program,
         Err(missing) => return skip("clients", &missing),
     };
-    let _alone = alone().await;
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let bob = Client::start(Command::new(program), &server.base(), "bob on matrix-rust-sdk");

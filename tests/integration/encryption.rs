@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::clients::{Client, PATIENCE, Tools, assert_every_request_was_known, text};
-use crate::harness::{TestServer, User, alone, encode, offline::history, run_logcabin, skip};
+use crate::harness::{TestServer, User, encode, offline::history, run_logcabin, skip};
 
 /// What a device runs on.
 #[derive(Clone, Copy)]
@@ -157,7 +157,6 @@ async fn encrypt(cast: &Cast) {
     if let Err(missing) = Tools::find().and_then(|_| Client::sdk_program()) {
         return skip("encryption", &missing);
     }
-    let _alone = alone().await;
     let mut server = TestServer::start().await;
     let ann = Device::start(cast.ann, &server.base(), "ann", "register", "ann");
     let bob = Device::start(cast.bob, &server.base(), "bob", "register", "bob");
@@ -332,7 +331,6 @@ async fn go_on_across_a_restore(past: Past) {
     if let Err(missing) = Tools::find() {
         return skip("encryption across a restore", &missing);
     }
-    let _alone = alone().await;
     let mut server = TestServer::start().await;
     let ann = Device::start(Sdk::Js, &server.base(), "ann", "register", "ann");
     let bob = Device::start(Sdk::Js, &server.base(), "bob", "register", "bob");

@@ -78,6 +78,8 @@ impl Writer {
             if self.random.between(0, 3) == 0 {
                 self.read_back(&event_id).await;
             }
+            // All of them together would take the processors from those who recover.
+            tokio::time::sleep(Duration::from_millis(self.random.between(0, 40))).await;
         }
         self
     }

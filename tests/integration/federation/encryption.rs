@@ -7,7 +7,7 @@ use serde_json::json;
 use super::with_synapse::both;
 use crate::clients::{Client, Tools, assert_every_request_was_known, text};
 use crate::encryption::{Device, Sdk, until};
-use crate::harness::{alone, skip};
+use crate::harness::skip;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn matrix_js_sdk_here_and_on_synapse_encrypt_for_and_verify_each_other() {
@@ -24,7 +24,6 @@ async fn encrypt(of_bob: Sdk) {
     if let Err(missing) = Tools::find().and_then(|_| Client::sdk_program()) {
         return skip("encryption", &missing);
     }
-    let _alone = alone().await;
     let Some((_authority, mut cabin, mut synapse)) = both("Synapse").await else { return };
     let ann = Device::start(Sdk::Js, &cabin.server.base(), "ann", "register", "ann");
     let bob = Device::start(of_bob, &synapse.base(), "bob", "register", "bob");
