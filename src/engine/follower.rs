@@ -85,7 +85,7 @@ fn take(state: &State, events: &EventStore, record: &Record) -> Result<Vec<Effec
         events.remember(record, event);
     }
     if rotates_key {
-        events.sign_anew(state);
+        events.rotate_key(state);
     }
     Ok(effects)
 }

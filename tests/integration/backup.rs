@@ -509,7 +509,7 @@ async fn a_restore_to_an_earlier_moment_keeps_what_must_not_be_rewound() {
     ann.state(&lost_room, "m.room.create", "").await.refused(403, "M_FORBIDDEN");
     carol.state(&room_id, "m.room.create", "").await.refused(403, "M_FORBIDDEN");
 
-    // A client from the abandoned future begins anew, and looks at the devices that changed since
+    // A client from the abandoned future starts over, and looks at the devices that changed since
     // the moment.
     let filter = format!("/user/{}/filter/{filter}", encode(&ann.user_id));
     ann.request("GET", &filter, None).await.ok();
@@ -748,7 +748,7 @@ async fn clients_from_an_undone_future_are_told_to_leave_the_rooms_that_they_joi
     let after = &full["rooms"]["leave"][&invited]["state_after"]["events"][0];
     assert_eq!(after["content"]["membership"], "leave", "{full}");
 
-    // Sliding sync: the position is refused, and who begins anew right after it is told, until they
+    // Sliding sync: the position is refused, and who starts over right after it is told, until they
     // come back.
     let refused = slide(&ann, Some(&pos), None).await;
     refused.refused(400, "M_UNKNOWN_POS");

@@ -410,7 +410,7 @@ async fn matrix_rust_sdk_shows_its_room_list_by_sliding_sync() {
     ann.send_text(&top, "second", "second").await;
     shows(&names);
 
-    // The server is killed and started again: the client begins anew by itself and misses nothing.
+    // The server is killed and started again: the client starts over by itself and misses nothing.
     server.restart().await;
     let ann = User { http: server.http(), ..ann };
     ann.send_text(&room_id, "back", "back again").await;

@@ -736,7 +736,7 @@ async fn all_said(user: &User, room_id: &str) -> Said {
     }
 }
 
-/// Whether files of the log are being written anew.
+/// Whether files of the log are being rewritten.
 fn is_compacting(server: &TestServer) -> bool {
     let files = fs::read_dir(server.data_dir().join("log/volumes")).into_iter().flatten();
     let mut paths = files.flatten().map(|entry| entry.path());

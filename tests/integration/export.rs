@@ -242,7 +242,7 @@ async fn a_running_server_is_exported_while_it_writes_and_erases() {
     writing.abort();
     let later = ben.sync(None, 0, None).await["next_batch"].as_str().expect("a token").to_owned();
 
-    // What the export has is as it was; who has seen more begins anew, and is not left standing.
+    // What the export has is as it was; who has seen more starts over, and is not left standing.
     let moved = TestServer::start_on(&data_dir.join("0")).await;
     let ben = User { http: moved.http(), ..ben };
     let next = ben.sync(Some(&since), 0, None).await;

@@ -117,7 +117,7 @@ impl EventStore {
     }
 
     /// Rotates to the server's newest key for signing.
-    pub fn sign_anew(&self, state: &State) {
+    pub fn rotate_key(&self, state: &State) {
         let (Some(keys), Some(key)) = (self.keys.get(), state.federation_keys.own_key()) else {
             return;
         };

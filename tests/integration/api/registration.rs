@@ -110,7 +110,7 @@ async fn a_registration_token_lets_in_as_many_as_it_is_for_also_over_a_restart()
     let session = begin(&http, &cleo).await;
     attempt(&http, &cleo, &session, by_token("twice")).await.refused(401, "M_UNAUTHORIZED");
 
-    // What is set anew is good for more, what was used stays counted, and what is removed is gone.
+    // What is set again is good for more, what was used stays counted, and what is removed is gone.
     drop(http);
     server.stop();
     offline::decide(&data, [update(Change::To(3), Change::Clear)]).await;

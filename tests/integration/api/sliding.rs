@@ -240,7 +240,7 @@ async fn connections_of_other_names_know_nothing_of_each_other() {
     }
     let pos = slides[0].pos.as_deref();
     slides[0].try_at(pos, 0, &bodies[1]["x"]).await.refused(400, "M_UNKNOWN_POS");
-    // Without a `pos`, a connection begins anew.
+    // Without a `pos`, a connection starts over.
     let mut anew = Slide::new(&ann);
     assert_eq!(anew.next(&bodies[0]["x"]).await["rooms"][&room_id]["initial"], true);
     slides[0].try_at(pos, 0, &bodies[0]["x"]).await.refused(400, "M_UNKNOWN_POS");

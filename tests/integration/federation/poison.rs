@@ -183,7 +183,7 @@ async fn what_cannot_leave_is_refused_where_a_client_puts_it_in() {
             ("PUT", "v3/directory/room/%23a:b".to_owned(), format!(r#"{{"room_id":{bad}}}"#)),
             ("POST", "v3/user/x/openid/request_token".to_owned(), content.clone()),
         ];
-        // The content of an event is written anew, with 0 in the place of -0.
+        // The content of an event is rewritten, with 0 in the place of -0.
         let is_mended = |path: &str| bad == "-0" && path.contains("/m.test");
         for (method, path, body) in doors {
             if is_mended(&path) && path.contains("/rooms/") {

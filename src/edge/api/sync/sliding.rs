@@ -66,7 +66,7 @@ pub(super) async fn sync(
     let app = Arc::clone(&cx.app);
     let connections = &app.sync.connections;
     if let Some(pos) = pos.filter(|pos| pos.token.epoch != cx.app.epoch) {
-        connections.begins_anew(cx.caller.session, &name, pos.token);
+        connections.starts_over(cx.caller.session, &name, pos.token);
         return Err(unknown_pos(UnknownPos));
     }
     let said = presence::said(&request.set_presence)?;

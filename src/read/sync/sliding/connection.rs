@@ -258,7 +258,7 @@ impl Connections {
     }
 
     /// Records that the client of this connection was at `token` and must start over.
-    pub fn begins_anew(&self, session: Offset, name: &str, token: Token) {
+    pub fn starts_over(&self, session: Offset, name: &str, token: Token) {
         if let Ok(resumed) = self.resume(session, name, None) {
             *resumed.slot.came_from.lock() = Some(token);
         }
