@@ -11,9 +11,8 @@ fn main() {
     // Twelve digits tell all commits apart.
     let commit: String = commit.chars().take(12).collect();
     let features = features();
-    println!(
-        "cargo:rustc-env=LOGCABIN_LONG_VERSION={version} (commit {commit}; features: {features})"
-    );
+    // Without the prefix of settings: `cargo test` sets it for the tests, too.
+    println!("cargo:rustc-env=LONG_VERSION={version} (commit {commit}; features: {features})");
 }
 
 /// The commit of the repository that this file is in; nothing in an unpacked archive.

@@ -50,7 +50,7 @@ mod work;
 pub use history::History;
 
 /// The version, the commit and the features, from the build script.
-const LONG_VERSION: &str = env!("LOGCABIN_LONG_VERSION");
+const LONG_VERSION: &str = env!("LONG_VERSION");
 
 /// A Matrix-compatible homeserver whose only truth is an append-only log.
 ///
