@@ -48,7 +48,10 @@ pub fn to_be_signed<P: Proposal>(
     let proposal = proposal.lock();
     let mut commit = Commit::new(env, &proposal.stream());
     commit.take(&*proposal, origin)?;
-    let records = commit.into_batch().records;
+    of_these(env, &commit.into_batch().records)
+}
+
+fn of_these(env: &Env, records: &[NewRecord]) -> Result<Vec<EventToSign>, Refusal> {
     let mut found = Vec::new();
     for body in records.iter().filter_map(own_event) {
         let Some((policy_server, rules)) = policy_server_of(env, &body.room_id)? else { continue };

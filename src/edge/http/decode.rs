@@ -9,7 +9,7 @@
 //! - an empty body is read as `{}`, since clients send none to endpoints such as join and logout;
 //! - ruma-client-api 0.25.2 panics on some bodies: decoding stands behind a fence that turns a
 //!   panic into `M_BAD_JSON`;
-//! - parameters without a value, and a few habits of clients in bodies (see [`amend`]), are read as
+//! - parameters without a value, and habits of clients in bodies (see [`amended`]), are read as
 //!   they are meant. Bodies are amended only once ruma has refused them: others pay nothing.
 //!
 //! Single endpoints need checks and amendments of their own, which their policy states
@@ -160,24 +160,15 @@ pub(crate) fn request<R: IncomingRequest>(
     match fenced::<R>(request, &args)? {
         Ok(request) => objects::check(body, checks.objects).map(|()| request),
         Err(error) => {
-            let amend_more = |body: &mut _| {
-                if let Some(amend) = checks.amend {
-                    amend(body, &args, &uri);
-                }
-            };
-            if is_of_body(&error)
-                && body.len() <= AMENDED_BYTES
-                && let Some(amended) = amend(body, amend_more)
-            {
-                // No endpoint with a JSON body looks at headers.
-                let mut again = Request::new(&amended[..]);
-                *again.method_mut() = R::METHOD;
-                *again.uri_mut() = uri;
-                let request =
-                    fenced::<R>(again, &args)?.map_err(|error| decode_error(error, &amended))?;
-                return objects::check(&amended, checks.objects).map(|()| request);
-            }
-            Err(decode_error(error, body))
+            let amended = amended(&error, body, checks.amend, &args, &uri)
+                .ok_or_else(|| decode_error(error, body))?;
+            // No endpoint with a JSON body looks at headers.
+            let mut again = Request::new(&amended[..]);
+            *again.method_mut() = R::METHOD;
+            *again.uri_mut() = uri;
+            let request =
+                fenced::<R>(again, &args)?.map_err(|error| decode_error(error, &amended))?;
+            objects::check(&amended, checks.objects).map(|()| request)
         }
     }
 }
@@ -225,11 +216,24 @@ const AMENDED_BYTES: usize = 256 * 1024;
 /// - a captcha without its `response`, which is still to be solved;
 /// - `typing` without the `timeout`, which is optional;
 /// - a push rule without `conditions`, which are optional as well;
-/// - whatever `amend_more` changes for this endpoint.
-fn amend(body: &[u8], amend_more: impl FnOnce(&mut Map<String, Value>)) -> Option<Vec<u8>> {
+/// - whatever `amend` changes for this endpoint.
+///
+/// This does not depend on the type of the request, so it is compiled once.
+fn amended(
+    error: &FromHttpRequestError,
+    body: &[u8],
+    amend: Option<Amend>,
+    args: &[&str],
+    uri: &Uri,
+) -> Option<Vec<u8>> {
+    if !is_of_body(error) || body.len() > AMENDED_BYTES {
+        return None;
+    }
     let original: Map<String, Value> = serde_json::from_slice(body).ok()?;
     let mut amended = original.clone();
-    amend_more(&mut amended);
+    if let Some(amend) = amend {
+        amend(&mut amended, args, uri);
+    }
     amended.retain(|name, value| {
         !(value.is_null() || name == "auth" && value.as_object().is_some_and(Map::is_empty))
     });

@@ -523,7 +523,7 @@ impl<A: App> Edge<A> {
         let is_write = is_write(&call.method);
         let answer: Result<AnswerFuture, ApiError> = match turned_away {
             Some(answer) => Ok(Box::pin(std::future::ready(answer))),
-            None => (route.handler)(call, args),
+            None => route.answer(call, args),
         };
         let answer = match dropped {
             Some(dropped) => answer.map(|answer| gather::until(answer, dropped)),

@@ -18,7 +18,8 @@ use tokio::sync::Notify;
 
 use super::{
     Access, ApiError, Body, CallerIdentity, Class, Cx, ErrorRenderer, Gate, Incoming, OpenTo,
-    Reply, audience,
+    Reply,
+    audience::{self, Audience},
     class::is_write,
     decode::{self, Checks},
     endpoint::{Answer, Endpoint, Received},
@@ -109,10 +110,34 @@ pub(super) struct Route<A> {
     /// Whether its answers may be large.
     pub(super) is_large: bool,
     pub(super) body: Body,
+    /// Who sees what its body says.
+    reach: Audience,
     /// How it shows a refusal, if not as JSON.
     pub(super) refusal: Option<ErrorRenderer>,
     pub(super) measured: Arc<Measured>,
-    pub(super) handler: Box<Handler<A>>,
+    handler: Box<Handler<A>>,
+}
+
+impl<A> Route<A> {
+    /// Decodes a request, and begins to answer it.
+    pub(super) fn answer(
+        &self,
+        call: Call<A>,
+        args: &[Cow<'_, str>],
+    ) -> Result<AnswerFuture, ApiError> {
+        audience::check(&call.body, self.body, self.access, self.reach)?;
+        (self.handler)(call, args)
+    }
+}
+
+/// What an [`Endpoint`] says of itself.
+struct Declared {
+    method: Method,
+    paths: Vec<&'static str>,
+    is_marked: bool,
+    body: Body,
+    access: Access,
+    refusal: Option<ErrorRenderer>,
 }
 
 /// What a handler of the requests `R` is given besides the request.
@@ -136,37 +161,51 @@ impl<A: Send + Sync + 'static> Table<A> {
     ///
     /// A path under `/_matrix` is served under each prefix.
     #[must_use]
-    pub fn on<R, H, F, T>(mut self, handler: H, policy: Policy) -> Self
+    pub fn on<R, H, F, T>(self, handler: H, policy: Policy) -> Self
     where
         R: Endpoint,
         H: Fn(Cx<A, <R::Gate as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
         T: Answer<R>,
     {
-        let Policy { rate, mut open_to, reach, checks, at_once, is_large, may_lack_body } = policy;
-        let paths = R::paths();
-        let path = paths.last().copied().unwrap_or_default();
-        if let Some(reason) = misfit(&R::METHOD, R::MARKED, rate) {
-            self.problem.get_or_insert(TableError::Policy { method: R::METHOD, path, reason });
-        }
-        // Suspended users may still read.
-        open_to.suspended |= R::METHOD == Method::GET;
-        let class = match rate {
-            Rate::Of(class) => Some(class),
-            Rate::Unlimited(_) | Rate::Cheap => None,
-        };
-        let body = match R::body() {
-            Body::Json if may_lack_body.unwrap_or(R::METHOD == Method::DELETE) => Body::JsonIfAny,
-            body => body,
-        };
+        let checks = policy.checks;
         let handler: Box<Handler<A>> = Box::new(move |call, args| {
-            audience::check(&call.body, body, R::Gate::ACCESS, reach)?;
             let (cx, request) = call.decode::<R>(args, checks)?;
             let answer = handler(cx, request);
             Ok(Box::pin(async move { answer.await?.reply() }))
         });
-        let (access, refusal) = (R::Gate::ACCESS, R::REFUSAL);
-        let measured = Arc::new(Measured::new(&R::METHOD, path));
+        let declared = Declared {
+            method: R::METHOD,
+            paths: R::paths(),
+            is_marked: R::MARKED,
+            body: R::body(),
+            access: R::Gate::ACCESS,
+            refusal: R::REFUSAL,
+        };
+        self.register(declared, policy, handler)
+    }
+
+    /// [`Table::on`], as far as it does not depend on the type of the request.
+    fn register(mut self, declared: Declared, policy: Policy, handler: Box<Handler<A>>) -> Self {
+        let Declared { method, paths, is_marked, body, access, refusal } = declared;
+        let Policy { rate, mut open_to, reach, checks: _, at_once, is_large, may_lack_body } =
+            policy;
+        let path = paths.last().copied().unwrap_or_default();
+        if let Some(reason) = misfit(&method, is_marked, rate) {
+            let method = method.clone();
+            self.problem.get_or_insert(TableError::Policy { method, path, reason });
+        }
+        // Suspended users may still read.
+        open_to.suspended |= method == Method::GET;
+        let class = match rate {
+            Rate::Of(class) => Some(class),
+            Rate::Unlimited(_) | Rate::Cheap => None,
+        };
+        let body = match body {
+            Body::Json if may_lack_body.unwrap_or(method == Method::DELETE) => Body::JsonIfAny,
+            body => body,
+        };
+        let measured = Arc::new(Measured::new(&method, path));
         let route = Route {
             path,
             access,
@@ -175,11 +214,12 @@ impl<A: Send + Sync + 'static> Table<A> {
             at_once,
             is_large,
             body,
+            reach,
             refusal,
             measured,
             handler,
         };
-        self.add(&R::METHOD, paths, route)
+        self.add(&method, paths, route)
     }
 
     /// What is served, in the order of the paths.
