@@ -152,7 +152,8 @@ pub type Follower = Box<dyn FnMut(&[Arc<Record>]) + Send>;
 /// An append-only log. See the module's documentation for the contract.
 pub trait Log: Send + Sync + fmt::Debug + 'static {
     /// Appends all of `batch`, or nothing. Resolves once the batch is durable and the follower has
-    /// seen it. Dropping the future does not cancel the append.
+    /// seen it. Dropping the future does not cancel the append. The order of appends that are under
+    /// way at once is the log's: whoever needs one waits for the first, or expects an offset.
     ///
     /// A `log.erase` record erases the payloads that it names, atomically. It is refused if they
     /// are not durable yet or do not match it.
