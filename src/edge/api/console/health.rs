@@ -88,8 +88,8 @@ fn found(report: &Report, now_ms: u64) -> Markup {
 
 fn row(of: &Finding) -> Vec<Markup> {
     vec![
-        html! { span class=[class(of.level)] { (of.level.name()) } },
-        html! { (of.check) },
+        html! { span.word { span class=[class(of.level)] { (of.level.name()) } } },
+        html! { span.word { (of.check) } },
         whole(&of.what),
         whole(&of.why),
         whole(&of.mend),
