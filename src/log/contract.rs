@@ -194,8 +194,8 @@ async fn what_was_appended_is_read(backend: &dyn Backend) {
     );
 }
 
-/// Of two appends at once that expect the same, one is at `offset` and refuses the other. Which one
-/// is not said: a log may publish them side by side.
+/// Of two appends at once that expect the same, one is at `offset`, and the other is refused because
+/// of it. The contract does not say which: a log may publish them side by side.
 fn one_is_refused(mut outcomes: [Result<Appended, AppendError>; 2], offset: Offset) {
     outcomes.sort_by_key(Result::is_err);
     let [appended, refused] = outcomes;
@@ -243,8 +243,10 @@ async fn a_decision_on_the_whole_log_is_refused_after_any_record(backend: &dyn B
         }
         other => panic!("{other}"),
     }
-    // Within one group, too.
-    let (one, two) = (log.append(taken_at(3)), log.append(taken_at(3)));
+    // Within one group, too, whichever stream the other record is of.
+    let mut of_bob = taken_at(3);
+    of_bob.records = vec![record("user/bob", payload(3))];
+    let (one, two) = (log.append(of_bob), log.append(taken_at(3)));
     one_is_refused([one.await, two.await], Offset::new(4));
     assert_eq!(log.append(taken_at(4)).await.unwrap().last, Offset::new(5));
 }
