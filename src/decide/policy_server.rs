@@ -48,10 +48,11 @@ pub fn to_be_signed<P: Proposal>(
     let proposal = proposal.lock();
     let mut commit = Commit::new(env, &proposal.stream());
     commit.take(&*proposal, origin)?;
-    of_these(env, &commit.into_batch().records)
+    events_to_sign(env, &commit.into_batch().records)
 }
 
-fn of_these(env: &Env, records: &[NewRecord]) -> Result<Vec<EventToSign>, Refusal> {
+/// [`to_be_signed`], as far as it does not depend on the type of the proposal.
+fn events_to_sign(env: &Env, records: &[NewRecord]) -> Result<Vec<EventToSign>, Refusal> {
     let mut found = Vec::new();
     for body in records.iter().filter_map(own_event) {
         let Some((policy_server, rules)) = policy_server_of(env, &body.room_id)? else { continue };
