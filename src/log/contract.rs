@@ -194,8 +194,8 @@ async fn what_was_appended_is_read(backend: &dyn Backend) {
     );
 }
 
-/// Of two appends at once that expect the same, one is at `offset`, and the other is refused because
-/// of it. The contract does not say which: a log may publish them side by side.
+/// Of two appends at once that expect the same, one is at `offset`, and the other is refused
+/// because of it. The contract does not say which: a log may publish them side by side.
 fn one_is_refused(mut outcomes: [Result<Appended, AppendError>; 2], offset: Offset) {
     outcomes.sort_by_key(Result::is_err);
     let [appended, refused] = outcomes;
