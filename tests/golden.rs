@@ -5,6 +5,9 @@
 #[path = "contents/elsewhere.rs"]
 mod elsewhere;
 
+#[path = "contents/import.rs"]
+mod import;
+
 #[path = "contents/oauth.rs"]
 mod oauth;
 
@@ -282,6 +285,9 @@ async fn make_a_golden_log() {
     };
     for command in [Command::from(restore), undone.into(), Command::from(KeysDrop {})] {
         let record = NewRecord::new(Stream::server(), Origin::server(), &command);
+        log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
+    }
+    for record in import::records() {
         log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
     }
     log.close();

@@ -4,16 +4,20 @@
 mod bodies;
 mod doctor;
 mod federation;
+mod import;
 mod operation;
 mod origins;
+mod source;
 
 use std::time::Duration;
 
 pub use bodies::*;
 pub use doctor::*;
 pub use federation::*;
+pub use import::*;
 pub use operation::*;
 pub use origins::*;
+pub use source::*;
 
 /// An event in federation format, as canonical JSON with its signatures (client-server API, "Size
 /// limits").
@@ -21,10 +25,6 @@ pub const EVENT_BYTES: usize = 65_536;
 
 /// The depth of an event: the greatest integer of canonical JSON.
 pub const EVENT_DEPTH: u64 = (1 << 53) - 1;
-
-/// How far the time of an event of another homeserver may be ahead of this one's clock, in
-/// milliseconds, before the event counts as one that is out of order.
-pub const EVENT_AHEAD_MS: u64 = 5 * 60 * 1000;
 
 /// `sender`, `room_id`, `state_key`, `type` and `event_id` of an event (same section).
 pub const EVENT_FIELD_BYTES: usize = 255;

@@ -506,6 +506,10 @@ usage_settings! { settings {
         /// Iterations of PBKDF2-HMAC-SHA-512 for new hashes (OWASP recommends 210,000). Older
         /// hashes with fewer are replaced at the user's next login.
         iterations: u32 = 210_000, in 1_000..=10_000_000;
+        /// A file with the secret that another server added to passwords before it hashed them
+        /// (Synapse's `password_config.pepper`), if its accounts were imported. It is needed until
+        /// all of them have logged in once; "off" for none.
+        imported_pepper_file: Option<SecretFile> = None;
         /// Hashes computed at once, at a low priority; 0 means one for each processor except one.
         concurrent: usize = 0, in 0..=1024;
     }

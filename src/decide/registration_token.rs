@@ -32,8 +32,13 @@ impl Proposal for CreateRegistrationToken {
             let why = "There is this registration token already.";
             return Err(Refusal::InvalidParam(why.to_owned()));
         }
-        let set =
-            RegistrationTokenSet { registration_token: token, label, uses_allowed, expires_ms };
+        let set = RegistrationTokenSet {
+            registration_token: token,
+            label,
+            uses_allowed,
+            expires_ms,
+            used: None,
+        };
         commit.append(self.stream(), set);
         Ok(())
     }
@@ -89,8 +94,13 @@ impl Proposal for UpdateRegistrationToken {
         let changed = is != was;
         if changed {
             let (label, uses_allowed, expires_ms) = is;
-            let set =
-                RegistrationTokenSet { registration_token: token, label, uses_allowed, expires_ms };
+            let set = RegistrationTokenSet {
+                registration_token: token,
+                label,
+                uses_allowed,
+                expires_ms,
+                used: None,
+            };
             commit.append(self.stream(), set);
         }
         Ok(changed)

@@ -168,7 +168,7 @@ impl LaxObject {
     }
 
     /// Removes a member, with its numbers.
-    pub(crate) fn remove(&mut self, name: &str) -> Option<CanonicalJsonValue> {
+    pub fn remove(&mut self, name: &str) -> Option<CanonicalJsonValue> {
         if let Some(OddNumbers::Members(members)) = self.odd.as_deref_mut() {
             members.remove(name);
             if members.is_empty() {

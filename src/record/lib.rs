@@ -18,6 +18,7 @@ pub mod codec;
 pub mod command;
 pub mod event_format;
 mod holds;
+mod imported;
 pub mod lax_object;
 pub mod mask;
 pub mod merkle;
@@ -31,6 +32,7 @@ pub mod threepid;
 
 pub use command::{Class, Command, CommandError};
 pub use holds::Holds;
+pub use imported::ImportedFrom;
 pub use reduce::{ReduceError, Remains, reduced, remains};
 
 /// A position in the log, and the only clock that clients see.
@@ -255,10 +257,12 @@ impl fmt::Display for Stream {
 }
 
 /// Who caused a record: the user and device that made the request, and the request's id in the
-/// server's log output. All empty for what the server does by itself.
+/// server's log output. All empty for what the server does by itself. For imported records see
+/// [`ImportedFrom`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Fully qualified user id, `admin` for an operator on the server's machine, or empty.
+    /// Fully qualified user id, `admin` for an operator on the server's machine, `import`, or
+    /// empty.
     pub user: Box<str>,
     /// Device id, the operator's name on that machine, or empty.
     pub device: Box<str>,
@@ -289,7 +293,8 @@ pub enum Encoding {
 pub struct Header {
     pub offset: Offset,
     /// Milliseconds since the Unix epoch at which the server appended the record. Never decreases
-    /// from one record to the next.
+    /// from one record to the next. When what an imported record says happened, is
+    /// [`Record::happened_ms`].
     pub time_ms: u64,
     /// The epoch in which the record was written.
     pub epoch: Epoch,

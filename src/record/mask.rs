@@ -104,6 +104,14 @@ mod tests {
                 "nested": [{ "tokens": { "access": "abababab…", "refresh": "(hidden)", "expires_ms": 5 } }],
             })
         );
+        for (imported, shown) in [
+            ("{nfkc}$2b$12$c2FsdA", "$2b$12$…"),
+            ("{}$argon2id$v=19$m=64,t=2,p=1$c2FsdA$aGFzaA", "$argon2id$v=19$…"),
+        ] {
+            let mut value = json!({ "password": imported });
+            mask(&mut value);
+            assert_eq!(value, json!({ "password": shown }));
+        }
         let mut plain = json!({ "password": "no scheme" });
         mask(&mut plain);
         assert_eq!(plain, json!({ "password": "(hidden)" }));

@@ -54,7 +54,7 @@ use logcabin_ops::{
     proof, socket,
 };
 use logcabin_search::Search;
-use logcabin_service::last_seen;
+use logcabin_service::{last_seen, passwords::NoPepper};
 use logcabin_snapshot as snapshot;
 
 /// Why a server cannot run.
@@ -111,6 +111,9 @@ pub enum ServerError {
     /// An OAuth client of the configuration is not usable.
     #[error("{0}")]
     Oauth(Box<dyn std::error::Error + Send + Sync>),
+    /// A secret that passwords need cannot be read.
+    #[error(transparent)]
+    Passwords(NoPepper),
     /// A stage of registration lacks its configuration.
     #[error("{0}")]
     Registration(String),

@@ -128,6 +128,7 @@ pub(super) struct ConfiguredFiles {
     providers: Providers,
     clients: Clients,
     to_gateways: Outbound,
+    passwords: Passwords,
 }
 
 impl ConfiguredFiles {
@@ -148,7 +149,19 @@ impl ConfiguredFiles {
         let to_gateways =
             Outbound::public_only(&config.outbound, &bodies, &config.push.allowed_networks);
         let to_gateways = to_gateways.map_err(|error| ServerError::Outbound(error.into()))?;
-        Ok(Self { bodies, services, outbound, messages, stages, providers, clients, to_gateways })
+        let passwords = Passwords::new(&config.passwords, &config.rate_limits)
+            .map_err(ServerError::Passwords)?;
+        Ok(Self {
+            bodies,
+            services,
+            outbound,
+            messages,
+            stages,
+            providers,
+            clients,
+            to_gateways,
+            passwords,
+        })
     }
 }
 
@@ -270,6 +283,7 @@ impl Components {
             providers,
             clients,
             to_gateways,
+            passwords,
             ..
         } = named;
         let engine = &core.engine;
@@ -284,7 +298,7 @@ impl Components {
             shutdown.clone(),
         );
         let snapshots = Arc::new(snapshots.with_counts(Arc::clone(&unread)));
-        let passwords = Arc::new(Passwords::new(&config.passwords, &config.rate_limits));
+        let passwords = Arc::new(passwords);
         let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
         let signer = token_key::signer(&config.server.data_dir);
         let federation = match config.federation.enabled {

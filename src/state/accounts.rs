@@ -454,7 +454,15 @@ impl Accounts {
         }
     }
 
-    pub(super) fn login(&self, offset: Offset, time_ms: u64, body: DeviceLogin) -> Option<Offset> {
+    /// The tokens count as issued at `time_ms`, when the record was appended: what is imported has
+    /// been idle nowhere but elsewhere.
+    pub(super) fn login(
+        &self,
+        offset: Offset,
+        login_ms: u64,
+        time_ms: u64,
+        body: DeviceLogin,
+    ) -> Option<Offset> {
         let DeviceLogin { user_id, device_id, display_name, tokens } = body;
         self.own_tokens(&tokens, &user_id, &device_id);
         let ended = self.change(&user_id, offset, |account| {
@@ -464,7 +472,7 @@ impl Accounts {
                 before.as_ref().map_or(display_name, |device| device.display_name.clone());
             let device = Device {
                 session: offset,
-                login_ms: time_ms,
+                login_ms,
                 display_name,
                 tokens: Some(IssuedTokens { tokens, issued_ms: time_ms }),
                 unconfirmed: None,

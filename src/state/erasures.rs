@@ -73,7 +73,8 @@ impl Erasures {
     /// of the redactions.
     pub fn redacted(&self, until_ms: u64, limit: usize) -> Vec<Redacted> {
         let inner = self.0.read();
-        // Times do not decrease along the log.
+        // Times do not decrease along the log. Where those of imported redactions do, some content
+        // stays a little longer.
         let due = inner.redacted.values().take_while(|redacted| redacted.time_ms <= until_ms);
         due.take(limit).copied().collect()
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::serializers;
 use logcabin_record::{
     Offset,
-    command::{OldKey, PeerKeys, ServerIdentity, ServerKey},
+    command::{OldKey, PeerKeys, ServerIdentity, ServerKey, ServerOldKey},
 };
 
 /// What is known of other homeservers, and of this one for them.
@@ -90,6 +90,13 @@ impl FederationKeys {
         if let Some((key_id, key)) = before {
             own.retired.insert(key_id, OldKey { key, expired_ms: time_ms });
         }
+    }
+
+    /// Notes a key that it signed with before there was this log.
+    pub(super) fn retire(&self, body: ServerOldKey) {
+        let ServerOldKey { key_id, public_key, expired_ms } = body;
+        let old = OldKey { key: public_key, expired_ms };
+        self.own.write().retired.insert(key_id, old);
     }
 
     /// Returns the superseded record.

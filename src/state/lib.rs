@@ -34,6 +34,7 @@ pub mod erasures;
 pub mod federation_keys;
 mod few;
 mod history;
+pub mod imports;
 pub mod index;
 pub mod key_backups;
 pub mod keys;
@@ -73,6 +74,7 @@ pub use device_lists::DeviceLists;
 pub use erasures::Erasures;
 pub use federation_keys::FederationKeys;
 pub use history::History;
+pub use imports::Imports;
 pub use key_backups::KeyBackups;
 pub use keys::Keys;
 pub use lifetimes::RETENTION;
@@ -165,6 +167,8 @@ pub struct State {
     pub erasures: Erasures,
     /// Which backups there are.
     pub backups: Backups,
+    /// What was imported from other servers' databases.
+    pub imports: Imports,
     /// Where each event is.
     pub events: index::EventIndex,
     /// What each transaction sent.

@@ -19,6 +19,7 @@ use logcabin_record::{
 pub struct Media(#[serde(with = "serializers::locked")] RwLock<Inner>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Written")]
 struct Inner {
     items: BTreeMap<Box<str>, Item>,
     /// By user; `None` is the server itself.
@@ -33,6 +34,52 @@ struct Inner {
     uploads: BTreeMap<Offset, Box<str>>,
     /// For each of the last records that removed files: the files that lost their last id.
     unnamed: VecDeque<Vec<FileHash>>,
+    #[serde(skip)]
+    late: Late,
+}
+
+/// Files that were recorded after younger ones: an import has them in any order.
+#[derive(Debug, Default)]
+struct Late {
+    /// When the youngest file so far was uploaded, in milliseconds since the Unix epoch.
+    youngest_ms: u64,
+    /// When each was uploaded, and the record that says so.
+    by_time: BTreeSet<(u64, Offset)>,
+}
+
+impl Late {
+    /// Notes the next file in the order of the log.
+    fn note(&mut self, stored: &Stored) {
+        if stored.time_ms < self.youngest_ms {
+            self.by_time.insert((stored.time_ms, stored.offset));
+        } else {
+            self.youngest_ms = stored.time_ms;
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Written {
+    items: BTreeMap<Box<str>, Item>,
+    users: BTreeMap<Option<OwnedUserId>, Usage>,
+    files: BTreeMap<FileHash, u64>,
+    quarantined: BTreeMap<FileHash, Offset>,
+    protected: BTreeSet<Box<str>>,
+    uploads: BTreeMap<Offset, Box<str>>,
+    unnamed: VecDeque<Vec<FileHash>>,
+}
+
+impl From<Written> for Inner {
+    fn from(written: Written) -> Self {
+        let Written { items, users, files, quarantined, protected, uploads, unnamed } = written;
+        let mut late = Late::default();
+        for media_id in uploads.values() {
+            if let Some(Item::Stored(stored)) = items.get(media_id) {
+                late.note(stored);
+            }
+        }
+        Self { items, users, files, quarantined, protected, uploads, unnamed, late }
+    }
 }
 
 /// For how many records that is kept: a server that was killed may not have deleted the files of
@@ -159,19 +206,26 @@ impl Media {
     }
 
     /// Up to `limit` ids whose file was uploaded at or before `until_ms` (milliseconds since the
-    /// Unix epoch), oldest first, among those that `wanted` accepts.
+    /// Unix epoch), among those that `wanted` accepts: oldest first, but those that were recorded
+    /// after younger ones at the end.
     pub fn until(
         &self,
         until_ms: u64,
         limit: usize,
         wanted: impl Fn(&str) -> bool,
     ) -> Vec<Box<str>> {
-        let inner = self.0.read();
-        let old = |id: &str| match inner.items.get(id) {
-            Some(Item::Stored(stored)) => stored.time_ms <= until_ms,
-            _ => false,
-        };
-        let due = inner.uploads.values().take_while(|id| old(id));
+        let inner = &*self.0.read();
+        let late = &inner.late.by_time;
+        let in_order = inner.uploads.values().filter_map(|id| match inner.items.get(id) {
+            Some(Item::Stored(stored)) => Some((id, stored)),
+            _ => None,
+        });
+        let in_order = in_order
+            .filter(|(_, stored)| !late.contains(&(stored.time_ms, stored.offset)))
+            .take_while(|(_, stored)| stored.time_ms <= until_ms)
+            .map(|(id, _)| id);
+        let late = late.iter().take_while(|(time_ms, _)| *time_ms <= until_ms);
+        let due = in_order.chain(late.filter_map(|(_, record)| inner.uploads.get(record)));
         due.filter(|id| wanted(id)).take(limit).cloned().collect()
     }
 
@@ -205,6 +259,7 @@ impl Media {
             };
             inner.items.remove(media_id.as_str());
             inner.uploads.remove(&stored.offset);
+            inner.late.by_time.remove(&(stored.time_ms, stored.offset));
             inner.protected.remove(media_id.as_str());
             records.push(stored.offset);
             if let Some(usage) = inner.users.get_mut(&stored.user_id) {
@@ -256,6 +311,7 @@ impl Media {
         usage.bytes = usage.bytes.saturating_add(size);
         inner.uploads.insert(offset, media_id.clone());
         let stored = Stored { offset, time_ms, user_id, hash, size };
+        inner.late.note(&stored);
         if let Some(Item::Unused { user_id, expires_ms }) =
             inner.items.insert(media_id.clone(), Item::Stored(stored))
             && let Some(usage) = inner.users.get_mut(&Some(user_id))
@@ -358,6 +414,34 @@ mod tests {
         assert!(media.quarantined("two").is_some());
         quarantine(false);
         assert!(media.quarantined("one").is_none() && media.quarantined("two").is_none());
+    }
+
+    #[test]
+    fn files_expire_by_their_times_in_whatever_order_they_were_recorded() {
+        let mut media = Media::default();
+        for (number, time_ms) in (1..).zip([5_u64, 90, 20, 95, 10, 96]) {
+            let body = MediaUpload {
+                media_id: time_ms.to_string(),
+                user_id: None,
+                hash: FileHash([7; 32]),
+                size: 3,
+                content_type: None,
+                name: None,
+            };
+            media.upload(Offset::new(number), time_ms, body);
+        }
+        let due = |media: &Media, until_ms, limit| -> Vec<String> {
+            media.until(until_ms, limit, |id| id != "90").into_iter().map(String::from).collect()
+        };
+        // Also after a start from a snapshot.
+        for _ in 0..2 {
+            assert_eq!(due(&media, 30, 9), ["5", "10", "20"]);
+            assert_eq!(due(&media, 30, 2), ["5", "10"]);
+            assert_eq!(due(&media, 95, 9), ["5", "95", "10", "20"]);
+            media = postcard::from_bytes(&postcard::to_stdvec(&media).unwrap()).unwrap();
+        }
+        media.remove(&["10".to_owned(), "95".to_owned()]);
+        assert_eq!(due(&media, 95, 9), ["5", "20"]);
     }
 
     #[test]

@@ -475,7 +475,13 @@ impl Oauth {
     }
 
     /// `session` is that of the device, or the record of a grant without one.
-    pub(super) fn give(&self, session: Offset, time_ms: u64, body: OauthGrant) -> Vec<Offset> {
+    pub(super) fn give(
+        &self,
+        session: Offset,
+        granted_ms: u64,
+        time_ms: u64,
+        body: OauthGrant,
+    ) -> Vec<Offset> {
         let inner = &mut *self.0.write();
         let mut gone: Vec<_> = inner.remove_request(&body.code).into_iter().collect();
         let code = inner.remove_code(&body.code);
@@ -489,7 +495,7 @@ impl Oauth {
             scope,
             device_id,
             session,
-            granted_ms: time_ms,
+            granted_ms,
             auth_ms: body.auth_ms,
             code: body.code,
             code_challenge: code.map(|code| code.code_challenge),

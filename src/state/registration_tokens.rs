@@ -47,9 +47,11 @@ impl RegistrationTokens {
     }
 
     pub(super) fn set(&self, body: RegistrationTokenSet) {
-        let RegistrationTokenSet { registration_token, label, uses_allowed, expires_ms } = body;
+        let RegistrationTokenSet { registration_token, label, uses_allowed, expires_ms, used } =
+            body;
         let mut tokens = self.0.write();
-        let uses = tokens.get(&registration_token).map_or(0, |before| before.uses);
+        let before = tokens.get(&registration_token).map_or(0, |before| before.uses);
+        let uses = used.unwrap_or(before);
         let token = RegistrationToken { label, uses_allowed, uses, expires_ms };
         tokens.insert(registration_token, token);
     }

@@ -209,6 +209,7 @@ sections! {
     pushers, "pushers", 1;
     erasures, "erasures", 1;
     backups, "backups", 1;
+    imports, "imports", 1, may begin empty;
     events, "index of events", 1;
     transactions, "transactions", 1;
     streams, "streams", 1;

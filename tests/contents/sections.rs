@@ -34,6 +34,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("pushers", 1, "e82f146fb0ec0209"),
     ("erasures", 1, "9a5a7cabd182839a"),
     ("backups", 1, "64539d550b8d36e5"),
+    ("imports", 1, "91525ff00a3755a8"),
     ("index of events", 1, "32e1256dd499c645"),
     ("transactions", 1, "b3d999d6458aef8b"),
     ("streams", 1, "55784aad8c32275a"),

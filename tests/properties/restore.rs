@@ -66,9 +66,9 @@ proptest! {
                 drop_keys: false,
                 dry_run: true,
             };
-            let planned = restore(&request).await.unwrap();
+            let planned = Box::pin(restore(&request)).await.unwrap();
             assert!(!data_dir.exists(), "a dry run writes nothing");
-            let restored = restore(&Request { dry_run: false, ..request }).await.unwrap();
+            let restored = Box::pin(restore(&Request { dry_run: false, ..request })).await.unwrap();
             assert_eq!(restored.last, last);
             assert_eq!(restored.digest, as_of.digest().to_hex().to_string());
             assert_eq!((&planned.lost, &planned.carried), (&restored.lost, &restored.carried));

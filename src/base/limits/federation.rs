@@ -589,3 +589,7 @@ pub const GAP_RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::f
 /// up.
 pub const GAP_GIVEN_UP: (Duration, Duration) =
     (Duration::from_secs(3600), Duration::from_secs(24 * 3600));
+
+/// How far the time of an event of another homeserver may be ahead of this one's clock, in
+/// milliseconds, before the event counts as one that is out of order.
+pub const EVENT_AHEAD_MS: u64 = 5 * 60 * 1000;

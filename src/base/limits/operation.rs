@@ -38,6 +38,9 @@ pub const OUTBOUND_AT_ONCE: usize = 256;
 /// Idle connections to one service that are kept for its next request, and for how long.
 pub const OUTBOUND_IDLE: (usize, Duration) = (8, Duration::from_secs(30));
 
+/// How long the addresses of a server that this one has taken over from are asked at a start.
+pub const FORMER_TIME: Duration = Duration::from_secs(4);
+
 /// Lines of the log about refused logins from one address: more than a program that bans addresses
 /// waits for.
 pub const REFUSED_LOGIN_LINES: Rate = Rate::per_minute(30, 60);

@@ -249,6 +249,9 @@ impl ActContext {
     pub(super) fn author_of(&self, offset: Offset) -> Result<String, ReadError> {
         let records = self.engine.log().read(offset, 1)?;
         let origin = records.into_iter().next().map(|record| record.header.origin);
+        if let Some(import) = origin.as_ref().and_then(Origin::import) {
+            return Ok(import.source.title().to_owned());
+        }
         Ok(match origin {
             Some(origin) if &*origin.user == "admin" => format!("admin ({})", origin.device),
             Some(origin) if !origin.user.is_empty() => origin.user.into(),
@@ -256,9 +259,9 @@ impl ActContext {
         })
     }
 
-    /// When a record was written, in milliseconds since the Unix epoch.
+    /// When what a record says happened, in milliseconds since the Unix epoch.
     pub fn time_of(&self, offset: Offset) -> Result<u64, ReadError> {
         let records = self.engine.log().read(offset, 1)?;
-        Ok(records.first().map_or(0, |record| record.header.time_ms))
+        Ok(records.first().map_or(0, |record| record.happened_ms()))
     }
 }

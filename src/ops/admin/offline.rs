@@ -154,9 +154,11 @@ async fn on_log(
         begun,
         Shutdown::when(std::future::pending()),
     ));
+    let passwords =
+        Passwords::new(&config.passwords, &config.rate_limits).map_err(ActError::invalid)?;
     let context = ActContext {
         engine,
-        passwords: Arc::new(Passwords::new(&config.passwords, &config.rate_limits)),
+        passwords: Arc::new(passwords),
         policy: config.passwords.clone(),
         signer: token_key::signer(&config.server.data_dir),
         identity,

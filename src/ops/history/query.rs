@@ -223,7 +223,7 @@ impl<'a> History<'a> {
             offsets.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
         let mut loaded = HashMap::with_capacity(offsets.len());
         self.source.fetch(&offsets, |record| {
-            let time = Time(record.header.time_ms);
+            let time = Time(record.happened_ms());
             let offset = record.offset();
             let event = match record.command() {
                 Ok(Some(Command::RoomEvent(body))) => StoredEvent::new(offset, body).ok(),
@@ -482,7 +482,7 @@ fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, Hi
         source.fetch(&wanted, |record| {
             let words = describe::of_record(&record);
             let how = (&*record.header.kind != RoomEvent::KIND.name).then_some(words.text);
-            redaction = Some(((words.who, how), Time(record.header.time_ms)));
+            redaction = Some(((words.who, how), Time(record.happened_ms())));
             Ok::<_, HistoryError>(())
         })?;
         let (who, redacted) = redaction.unzip();
@@ -625,6 +625,9 @@ pub struct RecordView {
     pub offset: Offset,
     /// The time when it was appended.
     pub time: String,
+    /// For an imported record, the time when it happened at its source, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub original: Option<String>,
     pub kind: String,
     /// The version of its payload.
     pub version: u16,
@@ -685,6 +688,11 @@ pub struct ErasureView {
 }
 
 impl RecordView {
+    /// The time when it happened.
+    pub fn happened(&self) -> &str {
+        self.original.as_deref().unwrap_or(&self.time)
+    }
+
     /// The view of `record`, with its secrets masked.
     pub fn of(record: &Record) -> Self {
         let header = &record.header;
@@ -693,6 +701,7 @@ impl RecordView {
         Self {
             offset: header.offset,
             time: Time(header.time_ms).to_string(),
+            original: record.original_ms().map(|ms| Time(ms).to_string()),
             kind: header.kind.to_string(),
             version: header.version,
             stream: header.stream.to_string(),

@@ -101,7 +101,7 @@ fn short(id: &str) -> &str {
 }
 
 pub(super) fn record_in_line(record: &RecordView, look: &Layout, last_day: &mut String) -> String {
-    let (day, clock) = split(&record.time);
+    let (day, clock) = split(record.happened());
     let mut line = day_line(day, last_day, look);
     let room = record.room.as_deref().map(short).unwrap_or_default();
     let used = CLOCK + OFFSET + KIND + WHO + ROOM + 5;
@@ -138,6 +138,7 @@ pub(super) fn record_in_full(record: &RecordView, look: &Layout) -> String {
     let rows = [
         ("says", format!("{} {}", record.who, record.text), BOLD),
         ("time", record.time.clone(), PLAIN),
+        ("original", record.original.clone().unwrap_or_default(), PLAIN),
         ("kind", format!("{}, version {}", record.kind, record.version), kind_style(&record.kind)),
         ("stream", record.stream.clone(), PLAIN),
         ("origin", origin, PLAIN),

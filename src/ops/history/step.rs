@@ -10,7 +10,7 @@ use logcabin_record::Offset;
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
     pub offset: Offset,
-    /// When it was appended.
+    /// When it happened: for an imported record, at its source.
     pub time: String,
     pub kind: String,
     /// Who did it.

@@ -70,7 +70,7 @@ fn step(record: &Record, text: String, before: Option<u64>) -> Step {
     let count = |count: u64| -> Value { json!(count) };
     Step {
         offset: record.offset(),
-        time: Time(record.header.time_ms).to_string(),
+        time: Time(record.happened_ms()).to_string(),
         kind: record.header.kind.to_string(),
         who: describe::of_record(record).who,
         text,

@@ -357,7 +357,7 @@ impl<'a> Chain<'a> {
         let before = std::mem::replace(&mut self.value, after.clone());
         self.steps.push(Step {
             offset: record.offset(),
-            time: Time(record.header.time_ms).to_string(),
+            time: Time(record.happened_ms()).to_string(),
             kind: kind.to_owned(),
             who: words.who,
             text: words.text,

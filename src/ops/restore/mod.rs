@@ -542,9 +542,10 @@ impl RebuiltLog {
     }
 }
 
-/// A new record for `command` with the stream and origin of `record`.
+/// A new record for `command` with the stream, origin and original time of `record`.
 fn again(record: &Record, command: &Command) -> NewRecord {
-    NewRecord::new(record.header.stream.clone(), record.header.origin.clone(), command)
+    let (stream, origin) = (record.header.stream.clone(), record.header.origin.clone());
+    NewRecord::new(stream, origin, command).with_original_ms(record.original_ms())
 }
 
 fn count_event(

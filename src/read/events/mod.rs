@@ -43,7 +43,8 @@ pub struct StoredEvent {
     pub event_type: TimelineEventType,
     pub sender: OwnedUserId,
     pub state_key: Option<Box<str>>,
-    /// When it was appended, in milliseconds since the Unix epoch; 0 while it is being decided.
+    /// When this server got it, or the one from which it was imported, in milliseconds since the
+    /// Unix epoch; 0 while it is being decided.
     pub time_ms: u64,
     /// Its time, by the sending server's clock.
     pub origin_server_ts: MilliSecondsSinceUnixEpoch,

@@ -320,9 +320,15 @@ impl EventStore {
         Ok(None)
     }
 
-    /// When the record at `offset` was appended, in milliseconds since the Unix epoch.
+    /// When what the record at `offset` says happened, in milliseconds since the Unix epoch.
     pub fn time_of(&self, offset: Offset) -> Result<Option<u64>, ReadError> {
-        Ok(self.log.get(offset)?.map(|record| record.header.time_ms))
+        Ok(self.log.get(offset)?.map(|record| record.happened_ms()))
+    }
+
+    /// If the record at `offset` is an imported event, the number that the source gave it.
+    pub(crate) fn number_at_source(&self, offset: Offset) -> Result<Option<i64>, ReadError> {
+        let record = self.log.get(offset)?;
+        Ok(record.and_then(|record| record.header.origin.import()?.event()))
     }
 
     /// The command at `offset`, for records other than events.
@@ -395,10 +401,10 @@ impl EventStore {
 
 fn parse(record: &Record, body: RoomEvent) -> Option<EventRef> {
     let event = StoredEvent::new(record.offset(), body).ok()?;
-    Some(Arc::new(StoredEvent { time_ms: record.header.time_ms, ..event }))
+    Some(Arc::new(StoredEvent { time_ms: record.happened_ms(), ..event }))
 }
 
 fn parse_aside(record: &Record, body: RoomPdu) -> Option<EventRef> {
     let event = StoredEvent::of_pdu(record.offset(), body).ok()?;
-    Some(Arc::new(StoredEvent { time_ms: record.header.time_ms, ..event }))
+    Some(Arc::new(StoredEvent { time_ms: record.happened_ms(), ..event }))
 }

@@ -1,5 +1,6 @@
 //! Tells a client that starts over about rooms that its user is no longer in. Such a client comes
-//! from a future that a restore undid, and would keep those rooms forever.
+//! from a future that a restore undid, or from the server from which this one was imported, and
+//! would keep those rooms forever.
 
 use std::collections::BTreeMap;
 
@@ -26,13 +27,16 @@ pub struct UndonePosition {
 
 /// The rooms that the user left after `from`, or that were taken from them, each with the record
 /// that caused it.
-pub(super) fn rooms(view: &View<'_>, from: UndonePosition) -> BTreeMap<OwnedRoomId, Offset> {
+pub(super) fn rooms(
+    view: &View<'_>,
+    from: UndonePosition,
+) -> Result<BTreeMap<OwnedRoomId, Offset>, ReadError> {
     let (user_id, at) = (view.user_id(), view.at());
     let UndonePosition { token, after } = from;
     let mut gone = BTreeMap::new();
     for part in view.state.memberships.of(user_id, at) {
         let ended = matches!(part.membership, Membership::Leave | Membership::Ban);
-        if ended && part.offset > after {
+        if ended && part.offset > after && !knew_at_source(view, token, part.offset)? {
             gone.insert(part.room_id, part.offset);
         }
     }
@@ -45,7 +49,17 @@ pub(super) fn rooms(view: &View<'_>, from: UndonePosition) -> BTreeMap<OwnedRoom
             gone.entry(part.room_id).or_insert(part.said);
         }
     }
-    gone
+    Ok(gone)
+}
+
+/// Whether a client with a position at the source of an import had heard there of the event in this
+/// record.
+fn knew_at_source(view: &View<'_>, token: Token, offset: Offset) -> Result<bool, ReadError> {
+    if token.epoch != Token::AT_SOURCE {
+        return Ok(false);
+    }
+    let number = view.events.number_at_source(offset)?;
+    Ok(number.is_some_and(|number| u64::try_from(number).unwrap_or(0) <= token.offset.get()))
 }
 
 /// The event that tells a client that the user is not in the room, in the format of a sync. If a

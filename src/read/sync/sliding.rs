@@ -200,7 +200,8 @@ pub fn look(
         };
         changes.extend(change.map(|change| (room.created, change)));
     }
-    for (room_id, because) in came_from.map(|from| gone::rooms(view, from)).unwrap_or_default() {
+    let gone = came_from.map(|from| gone::rooms(view, from)).transpose()?.unwrap_or_default();
+    for (room_id, because) in gone {
         if let Entry::Vacant(room) = rooms.entry(room_id) {
             let leave = gone::leave(view, room.key(), because)?;
             room.insert(RoomResult::gone(leave, because));

@@ -233,7 +233,8 @@ pub fn respond(
     }
     response.presence.events = view.presence(request.since, &rooms, &filter.presence);
     let budget = ByteBudget::new(limits::ANSWER_BYTES);
-    let gone = request.came_from.map(|from| gone::rooms(view, from)).unwrap_or_default();
+    let gone = request.came_from.map(|from| gone::rooms(view, from)).transpose()?;
+    let gone = gone.unwrap_or_default();
     for part in rooms {
         if !filter.room.selection.includes(&part.room_id) {
             continue;

@@ -1,6 +1,6 @@
 //! Positions in the log as opaque tokens for clients.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 use logcabin_record::{Epoch, Offset};
 use logcabin_state::rooms::gaps::TimelinePosition;
@@ -12,6 +12,68 @@ pub struct Token {
     /// The epoch of the offset.
     pub epoch: Epoch,
     pub offset: Offset,
+}
+
+impl Token {
+    /// The epoch of positions that clients had at the server from which this one was imported. It
+    /// is never written to a log: their offsets are the numbers that the source gave its events.
+    pub const AT_SOURCE: Epoch = Epoch(u32::MAX);
+
+    /// The position that a token of Synapse names among its events: a `since` or `next_batch`, the
+    /// `pos` of sliding sync (`5/s123_…`), or a position in a room's history (`t7-123_…`).
+    pub fn of_synapse(text: &str) -> Option<Self> {
+        // Of sliding sync: the position in the connection, and the token.
+        let token = match text.split_once('/') {
+            Some((connection, token)) if is_number(connection) => token,
+            Some(_) => return None,
+            None => text,
+        };
+        let mut parts = token.split('_');
+        let number = event_number(parts.next()?)?;
+        let (count, are_parts) =
+            parts.fold((0, true), |(count, all), part| (count + 1, all && is_part(part)));
+        // Tokens of this server have three parts at most.
+        let is_whole = are_parts && SYNAPSE_PARTS.contains(&count);
+        is_whole.then(|| Self { epoch: Self::AT_SOURCE, offset: Offset::new(number) })
+    }
+}
+
+/// How many streams a token of Synapse has besides that of events: in 2019, and with a reserve for
+/// those that are still to come.
+const SYNAPSE_PARTS: RangeInclusive<usize> = 6..=24;
+
+fn is_number(text: &str) -> bool {
+    (1..=20).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The position in a stream that one process writes, or several: `12`, `m12~3.14`; a negative one
+/// is before the first.
+fn is_part(text: &str) -> bool {
+    let (first, others) = text.split_once('~').unwrap_or((text, ""));
+    let first = first.strip_prefix('m').unwrap_or(first);
+    is_number(first.strip_prefix('-').unwrap_or(first)) && others.bytes().all(is_of_writers)
+}
+
+const fn is_of_writers(byte: u8) -> bool {
+    byte.is_ascii_digit() || matches!(byte, b'.' | b'~')
+}
+
+/// The number in a position among Synapse's events: `s12`, `t3-12` (with the depth), or `m12~3.14`
+/// with several processes that write.
+fn event_number(text: &str) -> Option<u64> {
+    let number = match text.split_at_checked(1)? {
+        ("s", number) => number,
+        ("t", rest) => rest.rsplit_once('-')?.1,
+        ("m", rest) => {
+            let (number, writers) = rest.split_once('~').unwrap_or((rest, ""));
+            if !writers.bytes().all(is_of_writers) {
+                return None;
+            }
+            number
+        }
+        _ => return None,
+    };
+    if is_number(number) { number.parse().ok() } else { None }
 }
 
 /// Text that is not a token of this server.
@@ -151,6 +213,44 @@ mod tests {
         ] {
             assert_eq!(bad.parse::<Token>(), Err(BadToken), "{bad}");
         }
+    }
+
+    #[test]
+    fn tokens_of_synapse_are_told_from_those_of_this_server() {
+        let at = |number| Some(Token { epoch: Token::AT_SOURCE, offset: Offset::new(number) });
+        for (text, number) in [
+            (
+                "s2633508_17_338_6732159_1082514_541479_274711_265584_1_379_4242_4141_4343_4444",
+                2_633_508,
+            ),
+            ("s12_4_0_1_1_1_1_4_1", 12),
+            ("s12_4_0_1_1_1_1", 12),
+            ("t426-2633508_4_0_1_1_1_1_4_1_1", 2_633_508),
+            ("m56~2.58~3.59_4_0_m1~1.3_1_1_1_m4~2.7_1_1_1_1", 56),
+            ("5/s2633508_17_338_6732159_1082514_541479_274711_265584_1_379", 2_633_508),
+            ("s12_-1_0_1_1_1_1_4_1", 12),
+        ] {
+            assert_eq!(Token::of_synapse(text), at(number), "{text}");
+            assert!(text.parse::<Token>().is_err() && text.parse::<Pos>().is_err(), "{text}");
+        }
+        for other in [
+            "",
+            "s12",
+            "s12_4",
+            "s12_4_feed",
+            "s12_4_0_1_1_1",
+            "s12_4_0_1_1_1_1_4_",
+            "s12_4_0_1_1_1_1_4_x",
+            "s_4_0_1_1_1_1_4_1",
+            "é12_4_0_1_1_1_1_4_1",
+            "x/s12_4_0_1_1_1_1_4_1",
+            "t12_4_0_1_1_1_1_4_1",
+            "s99999999999999999999999_4_0_1_1_1_1_4_1",
+        ] {
+            assert_eq!(Token::of_synapse(other), None, "{other}");
+        }
+        let many = format!("s12{}", "_1".repeat(25));
+        assert_eq!(Token::of_synapse(&many), None);
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub struct UserRegister {
     /// The new user.
     pub user_id: OwnedUserId,
     pub kind: AccountKind,
-    /// Password hash in PHC form (`$pbkdf2-sha512$i=…$salt$hash`); none for accounts without one.
+    /// Password hash in PHC form (`$pbkdf2-sha512$i=…$salt$hash`), or one of another server (see
+    /// [`PasswordFlags`](super::PasswordFlags)); none for accounts without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
     /// The stages that the registration completed.
@@ -76,7 +77,7 @@ pub struct Requirements {
     pub terms: BTreeMap<String, String>,
 }
 
-/// Payload of `registration_token.set`. The count of its uses stays.
+/// Payload of `registration_token.set`. The count of its uses stays, unless it is given.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RegistrationTokenSet {
     pub registration_token: TokenHash,
@@ -89,6 +90,10 @@ pub struct RegistrationTokenSet {
     /// When it expires, in milliseconds since the Unix epoch; none for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
+    /// How many accounts were created with it. Only imports say so: programs that do not know this
+    /// member stop at their beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
 }
 
 impl Content for RegistrationTokenSet {}

@@ -43,6 +43,19 @@ pub struct ServerKey {
 
 impl Content for ServerKey {}
 
+/// Payload of `server.old_key`. The key is published as expired.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerOldKey {
+    /// Its id, `ed25519:<version>`.
+    pub key_id: String,
+    /// The public key in unpadded base64.
+    pub public_key: String,
+    /// When it was last valid, in milliseconds since the Unix epoch.
+    pub expired_ms: u64,
+}
+
+impl Content for ServerOldKey {}
+
 /// A key that is no longer in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OldKey {

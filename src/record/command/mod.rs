@@ -13,6 +13,7 @@
 mod account;
 mod device;
 mod federation;
+mod import;
 mod keys;
 pub(super) mod kind;
 mod media;
@@ -25,6 +26,7 @@ pub use self::{
     account::*,
     device::*,
     federation::*,
+    import::*,
     keys::*,
     kind::{Class, Content, Erased, Family, Kind, Restore, Topic, topic},
     media::*,
@@ -385,6 +387,8 @@ commands! {
     /// The server got another key to sign with for other homeservers.
     // A key that was given up is not used again.
     ServerKey(ServerKey) = "server.key" of Other version 1 MustNotRewind CarriedOver about [];
+    /// A key with which the server signed before it had this log.
+    ServerOldKey(ServerOldKey) = "server.old_key" of Other version 1 MustNotRewind CarriedOver about [];
     /// Another homeserver's signing keys were fetched.
     // They are fetched again after a restore.
     PeerKeys(PeerKeys) = "peer.keys" of Other version 1 Rewindable Dropped about [], ephemeral;
@@ -392,6 +396,11 @@ commands! {
     PeerReached(PeerReached) = "peer.reached" of Other version 1 Rewindable Dropped about [], ephemeral;
     /// The devices of a user of another homeserver were learned, or changed.
     PeerDevices(PeerDevices) = "peer.devices" of Other version 1 Rewindable Dropped about [], ephemeral;
+    /// An import of another server's database began.
+    // What a restore keeps of an import is what it keeps of the records between these two.
+    ImportBegin(ImportBegin) = "import.begin" of Other version 1 Rewindable Dropped about [];
+    /// An import of another server's database was completed.
+    ImportEnd(ImportEnd) = "import.end" of Other version 1 Rewindable Dropped about [];
     /// Why an administrator did what precedes it in the same batch.
     AdminReason(AdminReason) = "admin.reason" of Other version 1 Rewindable CarriedOver about [];
 }

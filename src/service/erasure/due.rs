@@ -151,7 +151,7 @@ fn expired(engine: &Engine, policy: &SweepPolicy, limit: usize) -> Result<Vec<Ex
     Ok(expired)
 }
 
-/// The last record appended at or before `time_ms`.
+/// The last record such that no event up to it came after `time_ms`.
 fn last_until(engine: &Engine, time_ms: u64) -> Result<Offset, ReadError> {
     // Times do not decrease along the log.
     let (mut low, mut high) = (0, engine.head().offset().get());
@@ -165,7 +165,8 @@ fn last_until(engine: &Engine, time_ms: u64) -> Result<Offset, ReadError> {
             high = middle - 1;
         }
     }
-    Ok(Offset::new(low))
+    // What was imported is older than its records.
+    Ok(Offset::new(low).max(engine.state().imports.until(time_ms)))
 }
 
 /// Removes expired files. Returns their number.

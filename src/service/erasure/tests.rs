@@ -1,6 +1,9 @@
 //! What happens between a sweep's scan and its commit.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicBool, atomic::Ordering::SeqCst};
+use std::{
+    sync::{Arc, OnceLock, atomic::AtomicBool, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId};
 use serde_json::json;
@@ -12,13 +15,14 @@ use logcabin_decide::{
     account::{MetRequirements, Register},
     create_room::{CreateRoom, InitialState, Preset},
     media::AddMedia,
+    retention::Retention,
     send::SendEvent,
 };
 use logcabin_engine::{Engine, Options};
 use logcabin_log::{Batch, Log, ReadError, memory::MemoryLog};
 use logcabin_record::{
     Command, NewRecord, Offset, Origin, Record, Stream,
-    command::{AccountKind, FileHash, ProfileSet},
+    command::{AccountKind, FileHash, ImportBegin, ImportSource, ProfileSet},
 };
 use logcabin_state::media::Item;
 
@@ -138,6 +142,20 @@ impl World {
         self.propose(add).await;
     }
 
+    async fn say(&self, content: serde_json::Value) {
+        let send = SendEvent {
+            room_id: room_id("a"),
+            sender: ann(),
+            event_type: "m.room.message".into(),
+            state_key: None,
+            content: serde_json::from_value(content).unwrap(),
+            redacts: None,
+            transaction: None,
+            ts: ts(),
+        };
+        drop(self.propose(send).await);
+    }
+
     fn has_file(&self, media_id: &str) -> bool {
         matches!(self.engine.state().media.get(media_id), Some(Item::Stored(_)))
     }
@@ -167,10 +185,8 @@ async fn a_file_that_becomes_a_picture_between_the_look_and_the_commit_stays() {
     world.log.at.set(avatar).unwrap();
     world.clock.advance(10_000);
 
-    let policy = SweepPolicy {
-        media_after: Some(std::time::Duration::from_secs(1)),
-        ..SweepPolicy::at_once()
-    };
+    let policy =
+        SweepPolicy { media_after: Some(Duration::from_secs(1)), ..SweepPolicy::at_once() };
     let swept = sweep(&world.engine, &policy, Offset::MAX).await.unwrap();
     assert!(world.log.done.load(SeqCst), "nobody came in between");
     assert!(world.has_file("portrait"), "the picture of a user is gone");
@@ -184,18 +200,7 @@ async fn a_file_that_is_named_elsewhere_while_a_purge_looks_stays() {
     world.room("a", Vec::new()).await;
     for media_id in ["portrait", "old"] {
         world.file(media_id).await;
-        let content = json!({"body": "here", "url": format!("mxc://test/{media_id}")});
-        let send = SendEvent {
-            room_id: room_id("a"),
-            sender: ann(),
-            event_type: "m.room.message".into(),
-            state_key: None,
-            content: serde_json::from_value(content).unwrap(),
-            redacts: None,
-            transaction: None,
-            ts: ts(),
-        };
-        drop(world.propose(send).await);
+        world.say(json!({"body": "here", "url": format!("mxc://test/{media_id}")})).await;
     }
     let leave = logcabin_decide::membership::ChangeMembership {
         room_id: room_id("a"),
@@ -217,4 +222,62 @@ async fn a_file_that_is_named_elsewhere_while_a_purge_looks_stays() {
     assert!(world.has_file("portrait"), "the picture of a user is gone");
     assert!(world.has_file("other"), "it has nothing to do with the room");
     assert!(!world.has_file("old"), "nothing else names this file");
+}
+
+/// The records of a server are imported to another one on the thousandth day: what came first is
+/// 200 days old by then, and the rest 50 days.
+#[tokio::test]
+async fn what_was_imported_expires_by_its_original_time() {
+    const DAY: u64 = 86_400_000;
+    let world = World::new(Stream::user(&ann()), portrait()).await;
+    world.room("a", Vec::new()).await;
+    for name in ["old", "new"] {
+        world.file(name).await;
+        world.say(json!({ "body": name })).await;
+    }
+    let clock = Clock::manual(1000 * DAY);
+    let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
+    let mut happened_ms = 800 * DAY;
+    for record in world.log.log.read(Offset::new(1), usize::MAX).unwrap() {
+        let command = record.command().unwrap().unwrap();
+        if matches!(&command, Command::MediaUpload(body) if body.media_id == "new") {
+            happened_ms = 950 * DAY;
+        }
+        let (stream, source) = (record.header.stream.clone(), ImportSource::Synapse);
+        let records = match &command {
+            Command::ServerIdentity(_) => {
+                let begin = ImportBegin {
+                    source,
+                    version: "1.157.0".to_owned(),
+                    schema: 94,
+                    database: "sqlite".to_owned(),
+                    tool: "0.1.0".to_owned(),
+                    begun_ms: 1000 * DAY,
+                };
+                let own =
+                    |command: &Command| NewRecord::new(stream.clone(), Origin::server(), command);
+                vec![own(&command), own(&begin.into())]
+            }
+            _ => vec![NewRecord::imported(stream, source, "rows", Some(happened_ms), &command)],
+        };
+        log.append(Batch { expect: Vec::new(), records }).await.unwrap();
+    }
+    let engine = Engine::open(log, Options::small(clock.clone())).await.unwrap();
+    let (lifetime_ms, media_after) = (100 * DAY, Duration::from_millis(100 * DAY));
+    let retention = Retention { default_ms: Some(lifetime_ms), ..Retention::default() };
+    let policy = SweepPolicy {
+        retention: Arc::new(retention),
+        media_after: Some(media_after),
+        ..SweepPolicy::at_once()
+    };
+    for left in [&["new"][..], &[]] {
+        let swept = sweep(&engine, &policy, Offset::MAX).await.unwrap();
+        assert_eq!((swept.expired, swept.files), (1, 1), "{left:?} should be left");
+        let files = engine.state().media.all();
+        assert!(files.iter().map(|(media_id, _)| &**media_id).eq(left.iter().copied()));
+        // Nothing more is due, until the rest is old enough.
+        let swept = sweep(&engine, &policy, Offset::MAX).await.unwrap();
+        assert_eq!((swept.expired, swept.files), (0, 0));
+        clock.advance(60 * DAY);
+    }
 }

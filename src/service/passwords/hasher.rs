@@ -1,5 +1,5 @@
 //! PBKDF2-HMAC-SHA-512 with a salt for each password, on a few threads of its own with a short
-//! queue.
+//! queue. Hashes of other servers are checked there, too, and replaced ([`super::imported`]).
 
 use std::{
     panic::AssertUnwindSafe,
@@ -16,7 +16,10 @@ use parking_lot::Mutex;
 use subtle::ConstantTimeEq as _;
 use tokio::sync::oneshot;
 
-use super::{Denied, Verdict};
+use super::{
+    Denied, Verdict,
+    imported::{ImportedHash, Pepper},
+};
 use logcabin_base::{background, clock::random_bytes, limits};
 use logcabin_record::command::Secret;
 
@@ -25,7 +28,7 @@ const HASH_BYTES: usize = 32;
 /// The salt's length, the minimum of NIST SP 800-132.
 const SALT_BYTES: usize = 16;
 /// The most iterations that a stored hash may demand: the maximum of the setting.
-const MAX_ITERATIONS: u32 = 10_000_000;
+pub(super) const MAX_ITERATIONS: u32 = 10_000_000;
 /// The prefix of a hash.
 const SCHEME: &str = "$pbkdf2-sha512$i=";
 /// When to retry if the queue is full.
@@ -36,13 +39,15 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Computes hashes.
 pub(super) struct Hasher {
     iterations: u32,
+    /// The secret in hashes of other servers, if there is one.
+    pepper: Option<Arc<Pepper>>,
     jobs: SyncSender<Job>,
     computed: Arc<AtomicU64>,
 }
 
 impl Hasher {
     /// Computes this many hashes at once, with this many iterations each.
-    pub(super) fn new(iterations: u32, concurrent: usize) -> Self {
+    pub(super) fn new(iterations: u32, concurrent: usize, pepper: Option<Pepper>) -> Self {
         let concurrent = concurrent.max(1);
         let (jobs, queue) = sync_channel(concurrent.saturating_mul(limits::HASHES_WAITING));
         let queue = Arc::new(Mutex::new(queue));
@@ -53,7 +58,7 @@ impl Hasher {
                 tracing::error!(%error, "a thread for passwords could not be started");
             }
         }
-        Self { iterations, jobs, computed: Arc::default() }
+        Self { iterations, pepper: pepper.map(Arc::new), jobs, computed: Arc::default() }
     }
 
     /// The hash of `password` with a new salt.
@@ -73,7 +78,16 @@ impl Hasher {
         if password.len() > limits::PASSWORD_BYTES {
             return Ok(Verdict::Wrong);
         }
+        let pepper = self.pepper.clone();
         self.compute(move |counter| {
+            let imported = stored.as_ref().and_then(|stored| ImportedHash::parse(stored.expose()));
+            if let Some(imported) = imported {
+                counter.fetch_add(1, Ordering::Relaxed);
+                if !imported.is_of(&password, pepper.as_deref()) {
+                    return Verdict::Wrong;
+                }
+                return Verdict::Right { renewed: Some(new_hash(&password, wanted, counter)) };
+            }
             let stored = stored.as_ref().and_then(|stored| parse(stored.expose()));
             let (iterations, salt, expected) =
                 stored.clone().unwrap_or_else(|| (wanted, vec![0; SALT_BYTES], Vec::new()));
@@ -153,7 +167,7 @@ mod tests {
     use super::*;
 
     fn hasher() -> Hasher {
-        Hasher::new(1000, 2)
+        Hasher::new(1000, 2, None)
     }
 
     async fn verify(hasher: &Hasher, password: &str, stored: Option<Secret>) -> bool {
@@ -176,7 +190,8 @@ mod tests {
     #[tokio::test]
     async fn nothing_matches_no_hash_or_a_broken_one() {
         let hasher = hasher();
-        for stored in [None, Some(""), Some("$pbkdf2-sha512$i=0$AA$AA"), Some("$argon2$x")] {
+        let broken = ["", "$pbkdf2-sha512$i=0$AA$AA", "$argon2$x", "{nfkc}$2b$04$x", "{}"];
+        for stored in broken.into_iter().map(Some).chain([None]) {
             assert!(!verify(&hasher, "", stored.map(Secret::from)).await);
         }
     }
@@ -184,7 +199,7 @@ mod tests {
     #[tokio::test]
     async fn a_weaker_hash_is_renewed_for_the_right_password_alone() {
         let weak = hasher().hash("correct horse".to_owned()).await.unwrap();
-        let strong = Hasher::new(2000, 1);
+        let strong = Hasher::new(2000, 1, None);
         let verdict = strong.verify("correct horse".to_owned(), Some(weak.clone())).await.unwrap();
         let Verdict::Right { renewed: Some(renewed) } = verdict else { panic!("{verdict:?}") };
         assert!(renewed.expose().starts_with("$pbkdf2-sha512$i=2000$"));
@@ -195,9 +210,23 @@ mod tests {
         assert!(verify(&hasher(), "correct horse", Some(renewed)).await);
     }
 
+    /// Whatever a stored hash of another server demands, it becomes one of this server's own.
+    #[tokio::test]
+    async fn an_imported_hash_is_renewed_for_the_right_password_alone() {
+        let hasher = hasher();
+        // Made with Python's bcrypt.
+        let stored = "{nfkc}$2b$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
+        let check = |password: &str| hasher.verify(password.to_owned(), Some(Secret::from(stored)));
+        let verdict = check("correct horse").await.unwrap();
+        let Verdict::Right { renewed: Some(renewed) } = verdict else { panic!("{verdict:?}") };
+        assert!(renewed.expose().starts_with("$pbkdf2-sha512$i=1000$"));
+        assert!(verify(&hasher, "correct horse", Some(renewed)).await);
+        assert!(matches!(check("wrong horse").await.unwrap(), Verdict::Wrong));
+    }
+
     #[tokio::test]
     async fn few_wait_and_those_who_gave_up_cost_nothing() {
-        let hasher = Arc::new(Hasher::new(1000, 1));
+        let hasher = Arc::new(Hasher::new(1000, 1, None));
         let (go_on, wait) = std::sync::mpsc::channel::<()>();
         let (began, begun) = oneshot::channel();
         let first = tokio::spawn({

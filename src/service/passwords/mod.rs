@@ -1,9 +1,11 @@
-//! Passwords: the rules for new ones ([`policy`]), their hashes ([`hasher`]), and limits on guesses
-//! ([`guesses`]). Guessing slows others only a little: guesses beyond the limits are not hashed,
-//! hashes are computed at a low priority, and the queue is short.
+//! Passwords: the rules for new ones ([`policy`]), their hashes ([`hasher`]), those of other
+//! servers ([`imported`]), and limits on guesses ([`guesses`]). Guessing slows others only a
+//! little: guesses beyond the limits are not hashed, hashes are computed at a low priority, and the
+//! queue is short.
 
 mod guesses;
 mod hasher;
+mod imported;
 pub mod policy;
 
 use std::{
@@ -14,7 +16,7 @@ use std::{
 
 use ruma::UserId;
 
-use self::{guesses::Guesses, hasher::Hasher};
+use self::{guesses::Guesses, hasher::Hasher, imported::Pepper};
 use logcabin_config as config;
 use logcabin_record::command::Secret;
 
@@ -41,11 +43,17 @@ pub enum Denied {
     Closed,
 }
 
+/// The pepper of imported hashes cannot be read: nobody who has one could log in.
+#[derive(Debug, thiserror::Error)]
+#[error("`passwords.imported_pepper_file`: {0}")]
+pub struct NoPepper(#[from] std::io::Error);
+
 /// The result of checking a password.
 #[derive(Debug)]
 pub enum Verdict {
     Wrong,
-    /// It is right. If its hash is weaker than new ones, a new hash is included.
+    /// It is right. If its hash is weaker than new ones, or was another server's, a new hash is
+    /// included.
     Right {
         /// The new hash.
         renewed: Option<Secret>,
@@ -62,12 +70,18 @@ pub struct Guess<'a> {
 }
 
 impl Passwords {
-    pub fn new(settings: &config::Passwords, limits: &config::RateLimits) -> Self {
-        Self {
-            hasher: Hasher::new(settings.iterations, settings.concurrent_hashes()),
+    /// # Errors
+    /// When the file with the pepper of imported hashes cannot be read.
+    pub fn new(
+        settings: &config::Passwords,
+        limits: &config::RateLimits,
+    ) -> Result<Self, NoPepper> {
+        let pepper = settings.imported_pepper_file.as_ref().map(Pepper::read).transpose()?;
+        Ok(Self {
+            hasher: Hasher::new(settings.iterations, settings.concurrent_hashes(), pepper),
             guesses: limits.enabled.then(|| Guesses::new(limits)),
             on_wrong: OnceLock::new(),
-        }
+        })
     }
 
     /// Calls `tell` for each wrong password from now on, unless guesses are unlimited. Only the
@@ -143,7 +157,7 @@ mod tests {
             wrong_passwords_for_user: "1/h burst 30".parse().unwrap(),
             ..config::RateLimits::default()
         };
-        Passwords::new(&settings, &limits)
+        Passwords::new(&settings, &limits).unwrap()
     }
 
     fn from(last: u8, name: &str) -> Guess<'_> {

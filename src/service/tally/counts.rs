@@ -211,9 +211,11 @@ impl Counts {
             self.earlier.take_in(self.days.pop_first().unwrap_or_default().1);
         }
         if &*header.kind == "room.event" {
-            let hour = header.time_ms / HOUR_MS;
+            // The hours of what was imported are those at its source, in any order.
+            let hour = record.happened_ms() / HOUR_MS;
             *self.hours.entry(hour).or_default() += 1;
-            while self.hours.first_key_value().is_some_and(|(first, _)| first + HOURS <= hour) {
+            let last = self.hours.last_key_value().map_or(hour, |(last, _)| *last);
+            while self.hours.first_key_value().is_some_and(|(first, _)| first + HOURS <= last) {
                 self.hours.pop_first();
             }
         }

@@ -11,7 +11,7 @@ impl Apply for DeviceLogin {
     fn apply(self, state: &State, at: At) -> Applied {
         let effects = wake(&self.user_id);
         let (user_id, device_id) = (self.user_id.clone(), self.device_id.clone());
-        Ok(match state.accounts.login(at.offset, at.time_ms, self) {
+        Ok(match state.accounts.login(at.offset, at.happened_ms, at.time_ms, self) {
             Some(ended) => {
                 state.transactions.end(ended);
                 state.oauth.end_session(at.time_ms, ended);
@@ -68,7 +68,7 @@ impl Apply for DeviceRename {
 
 impl Apply for DeviceDehydrate {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.accounts.dehydrate(at.offset, at.time_ms, self);
+        state.accounts.dehydrate(at.offset, at.happened_ms, self);
         Ok(Vec::new())
     }
 }

@@ -80,6 +80,7 @@ impl Apply for RoomEvent {
             state.delayed.send(at.offset, delay_id);
         }
         state.events.insert(at.offset, &self.event_id);
+        state.note_imported(at);
         let relation = state.relation(&pdu.event_type, pdu.content, &self.pdu);
         let relates_to_unknown = relation
             .as_ref()
@@ -91,7 +92,7 @@ impl Apply for RoomEvent {
             lifetime: pdu.lifetime(state_key.as_ref()),
             depth: pdu.depth,
             horizon: if is_foreign {
-                at.time_ms.saturating_add(limits::EVENT_AHEAD_MS)
+                at.happened_ms.saturating_add(limits::EVENT_AHEAD_MS)
             } else {
                 u64::MAX
             },
@@ -114,7 +115,8 @@ impl Apply for RoomEvent {
         if let Some(event) = state.rooms.add_event(at.offset, &self.room_id, facts) {
             // What scheduled the event has the same content.
             for event in [Some(event), state.delayed.sent_as(event)].into_iter().flatten() {
-                state.erasures.redact(Redacted { event, because: at.offset, time_ms: at.time_ms });
+                let (because, time_ms) = (at.offset, at.happened_ms);
+                state.erasures.redact(Redacted { event, because, time_ms });
             }
         }
         Ok(effects)
@@ -144,6 +146,13 @@ impl State {
         });
         if is_first {
             others.iter().for_each(|user_id| self.device_lists.suspect(user_id));
+        }
+    }
+
+    /// Notes when an imported event happened.
+    pub(super) fn note_imported(&self, at: At) {
+        if at.is_imported {
+            self.imports.note_event(at.offset, at.happened_ms);
         }
     }
 

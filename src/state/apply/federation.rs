@@ -4,11 +4,19 @@ use super::{Applied, Apply, ApplyError, At, Effect};
 use crate::{Membership, State, erasures::Redacted, rooms::graph::Change};
 use logcabin_record::command::{
     Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
+    ServerOldKey,
 };
 
 impl Apply for ServerKey {
     fn apply(self, state: &State, at: At) -> Applied {
         state.federation_keys.sign_with(state.server().as_deref(), self, at.time_ms);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for ServerOldKey {
+    fn apply(self, state: &State, _: At) -> Applied {
+        state.federation_keys.retire(self);
         Ok(Vec::new())
     }
 }
@@ -72,7 +80,7 @@ impl Apply for RoomGap {
     fn apply(self, state: &State, at: At) -> Applied {
         for redacted in state.rooms.fill(at.offset, self) {
             let (event, because) = (redacted, at.offset);
-            state.erasures.redact(Redacted { event, because, time_ms: at.time_ms });
+            state.erasures.redact(Redacted { event, because, time_ms: at.happened_ms });
         }
         Ok(Vec::new())
     }
@@ -87,6 +95,7 @@ impl Apply for RoomPdu {
             }
         }
         state.events.insert(at.offset, &self.event_id);
+        state.note_imported(at);
         state.rooms.add_aside(at.offset, &self.room_id, &self.outcome);
         if self.outcome == Outcome::Outlier
             && let Some(waiting) = state.waiting(&self.pdu)

@@ -15,7 +15,7 @@ impl Apply for MediaCreate {
 
 impl Apply for MediaUpload {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.media.upload(at.offset, at.time_ms, self);
+        state.media.upload(at.offset, at.happened_ms, self);
         Ok(Vec::new())
     }
 }

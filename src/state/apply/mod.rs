@@ -75,7 +75,11 @@ impl Effect {
 #[derive(Clone, Copy)]
 struct At {
     offset: Offset,
+    /// When it was appended.
     time_ms: u64,
+    /// When what it says happened: the same, unless it was imported.
+    happened_ms: u64,
+    is_imported: bool,
 }
 
 /// What is to happen outside, once the projections have changed.
@@ -112,7 +116,10 @@ impl State {
         }
         let effects = match command {
             Some(command) => {
-                let at = At { offset, time_ms: record.header.time_ms };
+                let time_ms = record.header.time_ms;
+                let is_imported = record.header.origin.import().is_some();
+                let happened_ms = if is_imported { record.happened_ms() } else { time_ms };
+                let at = At { offset, time_ms, happened_ms, is_imported };
                 each_command!(command, body => body.apply(self, at))?
             }
             None => Vec::new(),

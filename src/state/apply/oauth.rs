@@ -50,7 +50,7 @@ impl Apply for OauthGrant {
             Some(session)
         });
         let session = device.unwrap_or(at.offset);
-        state.erasures.supersede(state.oauth.give(session, at.time_ms, self));
+        state.erasures.supersede(state.oauth.give(session, at.happened_ms, at.time_ms, self));
         Ok(Vec::new())
     }
 }

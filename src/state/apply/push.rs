@@ -6,7 +6,7 @@ use logcabin_record::pusher::{PusherAdvance, PusherMail, PusherRemove, PusherSet
 
 impl Apply for PusherSet {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.pushers.set(at.offset, at.time_ms, self);
+        state.pushers.set(at.offset, at.happened_ms, self);
         Ok(Vec::new())
     }
 }

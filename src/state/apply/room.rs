@@ -140,7 +140,7 @@ impl Apply for NoticeRoom {
 
 impl Apply for ReportCreate {
     fn apply(self, state: &State, at: At) -> Applied {
-        state.reports.add(at.offset, at.time_ms, self);
+        state.reports.add(at.offset, at.happened_ms, self);
         Ok(Vec::new())
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{Applied, Apply, At};
 use crate::State;
 use logcabin_record::command::{
-    AdminReason, BackupMade, DeliveryAdvance, LogCheckpoint, LogErase, ServerIdentity,
-    ServerRestore,
+    AdminReason, BackupMade, DeliveryAdvance, ImportBegin, ImportEnd, LogCheckpoint, LogErase,
+    ServerIdentity, ServerRestore,
 };
 
 impl Apply for ServerIdentity {
@@ -47,6 +47,20 @@ impl Apply for LogErase {
 impl Apply for LogCheckpoint {
     fn apply(self, state: &State, at: At) -> Applied {
         state.tree.note_checkpoint(at.offset, self.upto, at.time_ms);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for ImportBegin {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.imports.begin(at.offset, &self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for ImportEnd {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.imports.end(at.offset);
         Ok(Vec::new())
     }
 }

@@ -57,8 +57,8 @@ fn a_client_is_idle_as_long_as_it_has_no_grant() {
     oauth.register(Offset::new(1), 10, client("one"));
     oauth.register(Offset::new(2), 20, client("two"));
     assert_eq!(oauth.idle(15, 9), ["one"]);
-    oauth.give(Offset::new(3), 30, grant("A", "a"));
-    oauth.give(Offset::new(4), 30, grant("B", "b"));
+    oauth.give(Offset::new(3), 30, 30, grant("A", "a"));
+    oauth.give(Offset::new(4), 30, 30, grant("B", "b"));
     assert_eq!(oauth.idle(99, 9), ["two"]);
     derived(&oauth);
     oauth.end(40, &["A".to_owned()]);
@@ -77,7 +77,7 @@ fn a_client_is_idle_as_long_as_it_has_no_grant() {
 fn a_used_code_is_known_by_its_grant_and_tokens_by_their_hashes() {
     let oauth = Oauth::default();
     oauth.register(Offset::new(1), 10, client("one"));
-    oauth.give(Offset::new(3), 30, grant("A", "a"));
+    oauth.give(Offset::new(3), 30, 30, grant("A", "a"));
     assert_eq!(oauth.grant_of_code(&TokenHash::of("a")).unwrap().grant_id, "A");
     assert!(oauth.access_token(&TokenHash::of("access A")).is_some());
     assert!(oauth.access_token(&TokenHash::of("refresh A")).is_none());

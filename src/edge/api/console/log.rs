@@ -109,7 +109,7 @@ fn table(records: &[Record]) -> Markup {
                 @for record in records.iter().map(RecordView::of) {
                     tr {
                         td data-label="Record" { (link(record.offset)) }
-                        td data-label="Time" { (seconds(&record.time)) }
+                        td data-label="Time" { (seconds(record.happened())) }
                         td data-label="Kind" { (record.kind) }
                         td data-label="Who" { bdi { (short(&record.who)) } }
                         td.what data-label="What" { bdi { (short(&record.text)) } }
@@ -157,6 +157,7 @@ pub(super) async fn one(cx: Cx<Server, Visitor>, request: RecordPage) -> Result<
     let rows = [
         ("What", format!("{} {}", view.who, view.text)),
         ("Time", view.time.clone()),
+        ("Original time", view.original.clone().unwrap_or_default()),
         ("Kind", format!("{}, version {}", view.kind, view.version)),
         ("Stream", view.stream.clone()),
         ("User", view.user.clone()),

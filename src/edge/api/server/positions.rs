@@ -6,10 +6,11 @@ use logcabin_read::{
     sync::UndonePosition,
     view::token::{BadToken, HistoryToken, Pos, Token},
 };
-use logcabin_record::Offset;
+use logcabin_record::{Offset, command::ImportSource};
 use logcabin_state::{Room, rooms::gaps::TimelinePosition};
 
-/// What a position names was undone by a restore.
+/// What a position names was undone by a restore, or was of the server from which this one was
+/// imported.
 pub(in crate::api) struct Undone(pub(in crate::api) UndonePosition);
 
 impl Server {
@@ -17,7 +18,8 @@ impl Server {
     pub(in crate::api) fn position(&self, token: &str) -> Result<Offset, ApiError> {
         let position = self.position_or_undone(token)?;
         position.map_err(|_| {
-            ApiError::invalid_param("This token refers to history that a restore removed.")
+            let message = "This token refers to history that a restore or an import replaced.";
+            ApiError::invalid_param(message)
         })
     }
 
@@ -35,8 +37,21 @@ impl Server {
             let HistoryToken { epoch, place } = token.parse()?;
             Ok::<_, BadToken>(Token { epoch, offset: place.offset() })
         };
-        let token = token.parse().or_else(|_| pos()).or_else(|_| past());
-        self.place(token.map_err(|_| not_ours())?)
+        match token.parse().or_else(|_| pos()).or_else(|_| past()) {
+            Ok(token) => self.place(token),
+            Err(_) => match self.position_at_source(token) {
+                Some(from) => Ok(Err(Undone(from))),
+                None => Err(not_ours()),
+            },
+        }
+    }
+
+    /// The position that a token names of the server from which this one was imported. Such a
+    /// client starts over, as one from a future that a restore undid.
+    pub(in crate::api) fn position_at_source(&self, token: &str) -> Option<UndonePosition> {
+        let import = self.engine.state().imports.newest(ImportSource::Synapse)?;
+        let token = Token::of_synapse(token)?;
+        Some(UndonePosition { token, after: import.begun })
     }
 
     /// The position in a room's history that a token names.
@@ -71,6 +86,11 @@ impl Server {
     pub(in crate::api) fn place(&self, token: Token) -> Result<Result<Offset, Undone>, ApiError> {
         let not_ours = || ApiError::invalid_param("This is not a token of this server.");
         let offset = token.offset;
+        if token.epoch == Token::AT_SOURCE {
+            let import = self.engine.state().imports.newest(ImportSource::Synapse);
+            let after = import.ok_or_else(not_ours)?.begun;
+            return Ok(Err(Undone(UndonePosition { token, after })));
+        }
         if token.epoch == self.epoch {
             let given_out = offset <= self.engine.head().offset();
             // Another node may have given it out.

@@ -58,13 +58,18 @@ pub(super) async fn sync(
     let (extensions, bytes) = (request.extensions, cx.body.len());
     let rules = Rules::new(&cx.caller.user_id, lists, subscriptions, extensions, most, bytes)
         .map_err(|bad| ApiError::invalid_param(bad.to_string()))?;
+    let app = Arc::clone(&cx.app);
+    let connections = &app.sync.connections;
     let pos: Option<Pos> = match request.pos.as_deref() {
         None | Some("") => None,
         // Whatever token the client has, it can only start over.
-        Some(pos) => Some(pos.parse().map_err(|_| unknown_pos(UnknownPos))?),
+        Some(pos) => Some(pos.parse().map_err(|_| {
+            if let Some(from) = app.position_at_source(pos) {
+                connections.starts_over(cx.caller.session, &name, from.token);
+            }
+            unknown_pos(UnknownPos)
+        })?),
     };
-    let app = Arc::clone(&cx.app);
-    let connections = &app.sync.connections;
     if let Some(pos) = pos.filter(|pos| pos.token.epoch != cx.app.epoch) {
         connections.starts_over(cx.caller.session, &name, pos.token);
         return Err(unknown_pos(UnknownPos));

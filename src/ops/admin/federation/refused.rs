@@ -86,7 +86,7 @@ pub fn list(context: &ActContext, from: usize, limit: usize) -> Result<RefusedEv
     let mut events = Vec::new();
     for offset in newest.into_iter().skip(from).take(limit) {
         let Some(record) = context.engine.log().get(offset)? else { continue };
-        let time_ms = record.header.time_ms;
+        let time_ms = record.happened_ms();
         let Ok(Some(Command::RoomPdu(pdu))) = record.command() else { continue };
         let RoomPdu { room_id, event_id, sender, from, outcome, .. } = pdu;
         events.push(RefusedEvent {

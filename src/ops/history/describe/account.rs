@@ -36,7 +36,8 @@ impl Describe for RegistrationTokenSet {
             None => "for any number of accounts".to_owned(),
         };
         let until = self.expires_ms.map_or_else(String::new, |ms| format!(", until {}", Time(ms)));
-        (who, format!("set the registration token {hash}…{label} {uses}{until}"))
+        let used = self.used.map_or_else(String::new, |used| format!(", used {used} time(s)"));
+        (who, format!("set the registration token {hash}…{label} {uses}{until}{used}"))
     }
 }
 

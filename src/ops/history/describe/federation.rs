@@ -1,17 +1,25 @@
 //! Commands about other homeservers, in words.
 
 use super::{ActorAndText, Context, Describe, of_event};
+use crate::history::moment::Time;
 use logcabin_read::events::StoredEvent;
 use logcabin_record::{
     Record,
     command::{
         Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
+        ServerOldKey,
     },
 };
 
 impl Describe for ServerKey {
     fn describe(self, _: &Record, who: String) -> ActorAndText {
         (who, format!("signs with {} for other homeservers", self.key_id))
+    }
+}
+
+impl Describe for ServerOldKey {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        (who, format!("signed with {} until {}", self.key_id, Time(self.expired_ms).to_second()))
     }
 }
 

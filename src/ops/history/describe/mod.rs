@@ -32,10 +32,12 @@ pub struct Description {
 /// The text for `record`. An unreadable record is described as such.
 pub fn of_record(record: &Record) -> Description {
     let origin = &record.header.origin.user;
-    let who = match &**origin {
-        "" => "server".to_owned(),
-        "admin" => format!("admin ({})", record.header.origin.device),
-        user => user.to_owned(),
+    let import = record.header.origin.import();
+    let who = match (&**origin, import) {
+        (_, Some(import)) => import.source.title().to_owned(),
+        ("", _) => "server".to_owned(),
+        ("admin", _) => format!("admin ({})", record.header.origin.device),
+        (user, _) => user.to_owned(),
     };
     let room = record.header.stream.room_id().map(ToString::to_string);
     let (who, text) = match record.command() {
@@ -46,6 +48,9 @@ pub fn of_record(record: &Record) -> Description {
                 // The text names the user whom the record concerns, who need not be the one who
                 // acted.
                 text = format!("{text} (done by {who})");
+            }
+            if let Some(import) = import {
+                text = format!("{text} ({import})");
             }
             let who = said;
             let erased = matches!(record.payload, Payload::Reduced(_));

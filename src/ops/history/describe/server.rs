@@ -4,8 +4,8 @@ use super::{ActorAndText, Describe};
 use logcabin_record::{
     Offset, Record,
     command::{
-        AdminReason, BackupMade, DeliveryAdvance, LogCheckpoint, LogErase, ServerIdentity,
-        ServerRestore,
+        AdminReason, BackupMade, DeliveryAdvance, ImportBegin, ImportEnd, LogCheckpoint, LogErase,
+        ServerIdentity, ServerRestore,
     },
 };
 
@@ -60,6 +60,33 @@ impl Describe for DeliveryAdvance {
             }
             None => told,
         };
+        (who, text)
+    }
+}
+
+impl Describe for ImportBegin {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let Self { source, version, schema, database, .. } = self;
+        let version = if version.is_empty() { version } else { format!(" {version}") };
+        let source = source.title();
+        (who, format!("began to import from {source}{version}, {database}, schema {schema}"))
+    }
+}
+
+impl Describe for ImportEnd {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let Self { source, digest, read, left, differing_rooms, .. } = self;
+        let (rows, left) =
+            (read.values().sum::<u64>(), left.iter().map(|of| of.count).sum::<u64>());
+        let digest = digest.to_string();
+        let mut text = format!(
+            "completed the import from {}: {rows} row(s) read, digest {}…, {left} left out",
+            source.title(),
+            &digest[..8]
+        );
+        if differing_rooms > 0 {
+            text += &format!("; the state of {differing_rooms} room(s) differs");
+        }
         (who, text)
     }
 }
