@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! cli      the command line
+//! import   moving from other homeservers
 //! server   starting, background tasks, stopping
 //! edge     HTTP, and the endpoints
 //! ops      administration, backups, exports, looks into the log

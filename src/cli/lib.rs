@@ -27,6 +27,8 @@ mod export;
 mod federation;
 mod history;
 mod import;
+#[cfg(feature = "import")]
+mod import_synapse;
 mod import_user;
 mod media;
 mod notice;
@@ -88,6 +90,8 @@ enum Command {
     Export(export::Export),
     Import(import::Import),
     ImportUser(import_user::ImportUser),
+    #[cfg(feature = "import")]
+    ImportSynapse(import_synapse::ImportSynapse),
     Snapshot(snapshot::Snapshot),
     Du(du::Du),
     History(History),
@@ -136,6 +140,8 @@ impl Cli {
             Some(Command::Export(export)) => export.run(),
             Some(Command::Import(import)) => import.run(),
             Some(Command::ImportUser(import)) => import.run(),
+            #[cfg(feature = "import")]
+            Some(Command::ImportSynapse(import)) => import.run(),
             Some(Command::Snapshot(snapshot)) => snapshot.run(),
             Some(Command::History(history)) => Ok(history.run()),
             Some(Command::Du(du)) => du.run(),
@@ -187,6 +193,10 @@ struct Settings {
     /// Disable rate limits
     #[arg(long)]
     no_rate_limits: bool,
+
+    /// Set by the commands that have the flag.
+    #[arg(skip)]
+    rehearsal: bool,
 }
 
 impl Settings {
@@ -219,6 +229,7 @@ impl Settings {
         let set = |flag: bool, value: &str| flag.then(|| value.to_owned());
         give("registration.open", "--open-registration", set(self.open_registration, "true"));
         give("rate_limits.enabled", "--no-rate-limits", set(self.no_rate_limits, "false"));
+        give("outbound.rehearsal", "--rehearsal", set(self.rehearsal, "true"));
         given
     }
 }
@@ -251,6 +262,7 @@ impl DataDir {
             log,
             open_registration: false,
             no_rate_limits: false,
+            rehearsal: false,
         };
         Ok(settings.load()?.config)
     }
@@ -271,6 +283,7 @@ impl DataDir {
             log: None,
             open_registration: false,
             no_rate_limits: false,
+            rehearsal: false,
         };
         let named = settings.load()?;
         let other = &named.config.server.data_dir;
@@ -361,6 +374,7 @@ mod tests {
         let is_hash = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
         assert!(is_hash || commit == "unknown", "{commit}");
         for (name, is_there) in [
+            ("import", cfg!(feature = "import")),
             ("nats", cfg!(feature = "nats")),
             ("otlp", cfg!(feature = "otlp")),
             ("search", cfg!(feature = "search")),

@@ -33,18 +33,27 @@ pub(super) struct Serve {
         default_value = "human"
     )]
     log_format: LogFormat,
+
+    /// Try out a copy: nothing leaves the server, and nobody outside is served
+    ///
+    /// No notification, mail, text message, transaction for a bridge or another homeserver, and no
+    /// other request leaves. The data directory must be one for rehearsals.
+    #[arg(long)]
+    rehearsal: bool,
 }
 
 impl Serve {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        let config = self.settings.load()?.config;
+        let mut settings = self.settings.clone();
+        settings.rehearsal = self.rehearsal;
+        let config = settings.load()?.config;
         let log = telemetry::install_for(self.log_format, &config.server.log_filter)?;
         // While this is the only thread: it changes the environment.
         server::inherit_sockets()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             let stop = stop_signal()?;
-            let reloads = reload_signal(self.settings.clone(), log)?;
+            let reloads = reload_signal(settings, log)?;
             let hints = io::stdout().is_terminal();
             let started = |Started { config, has_accounts }: Started<'_>| {
                 // For a user at a terminal; programs read the log output.

@@ -464,7 +464,32 @@ impl Config {
             let read = <PublicUrl as value::Setting>::read(&RawSetting::Text(&url));
             self.server.public_url = read.unwrap_or(PublicUrl::Auto);
         }
+        if self.outbound.rehearsal {
+            self.close_exits();
+        }
         self
+    }
+
+    /// What a rehearsal changes: nobody outside is served, and what is set for the live server's
+    /// data is left alone. That nothing is sent is seen to where it would be.
+    fn close_exits(&mut self) {
+        // With it, others could read keys, and would send what the live server is then not sent.
+        self.federation.enabled = false;
+        // An authority would be asked. A certificate in files serves a rehearsal as well.
+        self.acme.enabled = false;
+        if !self.has_tls() {
+            self.tls.redirect_bind = List::default();
+        }
+        // It is told to clients when they log in, who would go on at the live server.
+        self.server.public_url = PublicUrl::Auto;
+        self.metrics.endpoint = None;
+        self.traces.endpoint = None;
+        // The live server has it.
+        self.metrics.bind = None;
+        if let ArchiveDir::Path(_) = self.log.archive_dir {
+            self.log.archive_dir = ArchiveDir::Auto;
+        }
+        self.media.dir = MediaDir::Auto;
     }
 
     /// # Errors
@@ -534,6 +559,11 @@ impl Config {
                 outbound.proxy_user.as_ref().is_none_or(|user| !user.contains(':')),
                 "the user name for the proxy cannot contain a colon (RFC 7617): change \
                  `outbound.proxy_user`",
+            ),
+            (
+                !outbound.rehearsal || self.log.servers.is_empty(),
+                "a rehearsal is of one server alone: leave out `log.servers`, and rehearse on a \
+                 copy that `logcabin cluster move-out` or a backup made",
             ),
         ];
         match holds.into_iter().find(|(holds, _)| !holds) {

@@ -606,6 +606,13 @@ usage_settings! { settings {
         /// networks (".local", ".internal", those without a dot), are refused to users: it is for
         /// the proxy to refuse other names of your network. Services by SRV records need DNS here.
         proxy_resolves_names: bool = false;
+        /// Whether this is a rehearsal (`logcabin serve --rehearsal`): nothing leaves the server,
+        /// no notification, mail, text message, transaction or other request, and no look-up of a
+        /// name. Other homeservers are not served, no certificate is ordered, no metrics are shown
+        /// at `metrics.bind`, clients are told of no other address, and archive and files are those
+        /// in the data directory, whatever is set. That directory can never be used for anything
+        /// but rehearsals again.
+        rehearsal: bool = false;
     }
 
     /// Other homeservers: their users are in rooms with those of this one (see docs/federation.md).

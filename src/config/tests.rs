@@ -454,3 +454,35 @@ fn of_changed_settings_it_is_known_whether_they_take_effect() {
         assert!(SETTINGS.iter().any(is), "{name}");
     }
 }
+
+#[test]
+fn a_rehearsal_closes_what_leads_outside_and_leaves_other_data_alone() {
+    let text = "[outbound]\nrehearsal = true\n\
+                [server]\npublic_url = \"https://a.example\"\n\
+                [federation]\nenabled = true\nat_client_addresses = true\n\
+                [acme]\nenabled = true\ndomains = [\"a.example\"]\n\
+                [tls]\nredirect_bind = [\"0.0.0.0:80\"]\n\
+                [metrics]\nbind = \"127.0.0.1:9000\"\nendpoint = \"http://127.0.0.1:4318\"\n\
+                [traces]\nendpoint = \"http://127.0.0.1:4318\"\n\
+                [log]\narchive_dir = \"/archive\"\n\
+                [media]\ndir = \"/media\"\n";
+    let config = file(text).unwrap().config.settled();
+    config.check().unwrap();
+    assert!(!config.federation.enabled && !config.has_tls());
+    assert!(config.metrics.bind.is_none());
+    assert!(config.metrics.endpoint.is_none() && config.traces.endpoint.is_none());
+    assert_eq!(config.server.public_url, PublicUrl::Auto);
+    assert_eq!(config.log.archive_dir, ArchiveDir::Auto);
+    assert_eq!(config.media.dir, MediaDir::Auto);
+    // A certificate in files serves a rehearsal, too.
+    let files = "[outbound]\nrehearsal = true\n\
+                 [tls]\ncertificate = \"/c\"\ncertificate_key = \"/k\"\n";
+    assert!(file(files).unwrap().config.settled().has_tls());
+    // A node of a cluster cannot rehearse.
+    let node = "[outbound]\nrehearsal = true\n[log]\nservers = [\"nats://127.0.0.1:4222\"]\n";
+    assert!(file(node).unwrap().config.settled().check().is_err());
+    // Otherwise nothing changes.
+    let live = text.replace("rehearsal = true", "rehearsal = false");
+    let live = file(&live).unwrap().config.settled();
+    assert!(live.federation.enabled && live.has_tls());
+}

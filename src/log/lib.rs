@@ -19,6 +19,7 @@ use logcabin_record::{Chain, NewRecord, Offset, Record, Stream, hex};
 
 pub mod archive;
 mod block;
+pub mod bulk;
 #[cfg(test)]
 mod contract;
 pub mod erase;

@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeSet, io, path::Path, sync::Arc};
 
-use crate::source::{Source, SourceError};
+use crate::{
+    former,
+    source::{Source, SourceError},
+};
 use logcabin_base::{clock::Clock, limits};
 use logcabin_cluster::nats::{Files, Nodes};
 use logcabin_config::{self as config, Config, MediaDir};
@@ -71,6 +74,9 @@ fn options(log: &config::Log, server: &config::Server) -> Result<NatsOptions, Cl
 /// If the log is empty or already that of a node, or the cluster has a stream.
 pub async fn move_in(config: &Config) -> Result<MovedLog, ClusterError> {
     let options = options(&config.log, &config.server)?;
+    // The nodes have data directories of their own, without the notes in this one.
+    former::must_be_usable(&config.server.data_dir)
+        .map_err(|error| ClusterError::Refused(error.to_string()))?;
     let local = open(&config.server.data_dir)?;
     let last = *local.durable().borrow();
     if last == Offset::ZERO {

@@ -8,6 +8,7 @@ pub mod backup;
 pub mod cluster;
 pub mod doctor;
 pub mod export;
+pub mod former;
 pub mod history;
 pub mod proof;
 pub mod restore;

@@ -284,7 +284,7 @@ fn give(path: &Path, owner: Owner) -> Result<(), SetupError> {
 
 /// Gives what root made in the data directory of another user to that user, who could not use it
 /// otherwise. Does nothing for others than root.
-pub(crate) fn give_to_owner(data_dir: &Path) {
+pub fn give_to_owner(data_dir: &Path) {
     if !geteuid().is_root() {
         return;
     }

@@ -22,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use crate::{
+    exits::Rehearsal,
     federation::connect::{tls_with, unbracketed},
     line::{Line, Stream},
     proxy::{Proxy, Way},
@@ -43,6 +44,8 @@ pub(crate) struct Router {
     /// addresses that were checked, so that a name cannot mean another one a moment later.
     public: Option<PublicOnly>,
     direct: HttpConnector<Resolver>,
+    /// Whether there is no way at all: in a rehearsal.
+    is_closed: bool,
 }
 
 impl Router {
@@ -51,7 +54,19 @@ impl Router {
         direct.enforce_http(false);
         direct.set_nodelay(true);
         direct.set_connect_timeout(Some(limits::OUTBOUND_CONNECT_TIMEOUT));
-        Self { proxy, public, direct }
+        Self { proxy, public, direct, is_closed: false }
+    }
+
+    /// The same without any way, if `is_closed`.
+    pub(crate) fn closed(mut self, is_closed: bool) -> Self {
+        self.is_closed = is_closed;
+        self
+    }
+
+    /// # Errors
+    /// When there is no way to anybody.
+    pub(crate) const fn must_be_open(&self) -> Result<(), Rehearsal> {
+        if self.is_closed { Err(Rehearsal) } else { Ok(()) }
     }
 
     /// Whether a host, without brackets, is reached through the proxy, as far as its name says.
@@ -68,6 +83,7 @@ impl Router {
     /// # Errors
     /// When there is none in time. A [`NotPublic`] is the error itself, or among its sources.
     pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, BoxError> {
+        self.must_be_open()?;
         let Some(proxy) = self.proxy_of(host) else { return self.direct(host, port).await };
         if let Some(to) = left_to_proxy(proxy, host, port, self.public.as_ref())? {
             return Ok(proxy.connect(&to).await?);
@@ -255,6 +271,21 @@ mod tests {
         router(&settings, false).connect("db.internal", 80).await.unwrap();
         assert!(asked.recv().await.unwrap().starts_with("CONNECT db.internal:80 "));
         assert!(asked.try_recv().is_err(), "it was asked for nothing else");
+    }
+
+    #[tokio::test]
+    async fn a_rehearsal_connects_to_nobody() {
+        let there = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = there.local_addr().unwrap().port();
+        let (at, mut asked) = answering(b"HTTP/1.1 200 OK\r\n\r\n").await;
+        for settings in [vec![], vec![("PROXY", &*at), ("NO_PROXY", "none")]] {
+            let router = router(&settings, false).closed(true);
+            for host in ["127.0.0.1", "localhost"] {
+                let refused = router.connect(host, port).await.unwrap_err();
+                assert!(refused.is::<Rehearsal>(), "{refused}");
+            }
+        }
+        assert!(asked.try_recv().is_err());
     }
 
     #[tokio::test]

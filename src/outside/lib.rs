@@ -8,6 +8,7 @@ pub mod appservice;
 pub mod certificate;
 mod connector;
 pub mod delivery;
+pub mod exits;
 pub mod federation;
 mod line;
 pub mod mail;

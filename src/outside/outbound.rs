@@ -26,6 +26,7 @@ use url::Url;
 
 use crate::{
     connector::{Connector, Router},
+    exits::{self, Rehearsal},
     federation::connect::{roots, unbracketed},
     proxy::Proxy,
     public_only::PublicOnly,
@@ -48,6 +49,8 @@ pub struct Outbound {
     bodies: Arc<BodyBudget>,
     /// The requests that may be under way: each has a connection.
     turns: Arc<Semaphore>,
+    /// Whether what leaves says nothing of users and rooms.
+    is_technical: bool,
 }
 
 /// A request.
@@ -82,6 +85,9 @@ pub enum OutboundError {
     /// The address is not public.
     #[error(transparent)]
     NotPublic(#[from] NotPublic),
+    /// Nothing leaves this server.
+    #[error(transparent)]
+    Rehearsal(#[from] Rehearsal),
     /// The service could not be reached, or broke off. The URL is left out, because it may contain
     /// a secret.
     #[error("{0}")]
@@ -261,7 +267,7 @@ impl Outbound {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let is_public = public.is_some();
         let proxy = Proxy::new(config).map_err(OutboundError::Proxy)?;
-        let router = Arc::new(Router::new(proxy, public));
+        let router = Arc::new(Router::new(proxy, public).closed(config.rehearsal));
         let roots = roots(config.certificates.iter()).map_err(OutboundError::Certificates)?;
         let connector = Connector::new(Arc::clone(&router), roots).map_err(OutboundError::Tls)?;
         let client = Client::builder(TokioExecutor::new())
@@ -273,7 +279,16 @@ impl Outbound {
             .http2_initial_connection_window_size(limits::OUTBOUND_WINDOWS.1)
             .build(connector);
         let turns = Arc::new(Semaphore::new(descriptors::scaled(limits::OUTBOUND_AT_ONCE)));
-        Ok(Self { client, router, is_public, bodies: Arc::clone(bodies), turns })
+        let bodies = Arc::clone(bodies);
+        Ok(Self { client, router, is_public, bodies, turns, is_technical: false })
+    }
+
+    /// The same for what says nothing of users and rooms: after it, a server that has taken over
+    /// from another one can still be given back.
+    #[must_use]
+    pub fn technical(mut self) -> Self {
+        self.is_technical = true;
+        self
     }
 
     /// Checks an IP address as the client of [`Outbound::public_only`] would.
@@ -323,6 +338,7 @@ impl Outbound {
     /// # Errors
     /// When there is no answer in time, or it is too large.
     pub async fn send(&self, ask: OutboundRequest) -> Result<OutboundResponse, OutboundError> {
+        self.may_leave(&ask)?;
         let (max_bytes, cut) = (ask.max_bytes, ask.cut);
         let until = Instant::now() + ask.timeout;
         let host = ask.url.host_str().unwrap_or_default().into();
@@ -361,11 +377,22 @@ impl Outbound {
         Ok(OutboundResponse { status, headers, body })
     }
 
+    /// Whether a request may leave. What only asks changes nothing for others, and is not noted.
+    fn may_leave(&self, ask: &OutboundRequest) -> Result<(), OutboundError> {
+        self.router.must_be_open()?;
+        if ask.method != Method::GET && !self.is_technical {
+            exits::leaves("a request to a service")
+                .map_err(|error| OutboundError::Failed(format!("it cannot be noted: {error}")))?;
+        }
+        Ok(())
+    }
+
     /// Sends a request. Its answer has begun, and neither it nor the time are limited.
     pub(crate) async fn begin(
         &self,
         ask: OutboundRequest,
     ) -> Result<Response<Incoming>, OutboundError> {
+        self.may_leave(&ask)?;
         Ok(self.client.request(ask.request()?).await?)
     }
 }

@@ -7,6 +7,7 @@ mod cluster;
 mod console;
 mod descriptors;
 mod federation;
+mod former;
 mod https;
 mod inherited;
 mod manager;
@@ -51,6 +52,7 @@ use logcabin_log::{
 };
 use logcabin_ops::{
     admin::{self, context::ActContext},
+    former::FormerError,
     proof, socket,
 };
 use logcabin_search::Search;
@@ -120,6 +122,10 @@ pub enum ServerError {
     /// An application service's registration is not usable.
     #[error("the registration of an application service cannot be used: {0}")]
     Appservice(Box<dyn std::error::Error + Send + Sync>),
+    /// The server that this one takes over from stands in the way, or the data directory is one for
+    /// rehearsals.
+    #[error(transparent)]
+    Former(#[from] FormerError),
     #[error("the access log cannot be written: {0}")]
     AccessLog(#[from] AccessLogError),
     /// The table of endpoints is inconsistent, which is a bug.
@@ -179,6 +185,7 @@ async fn serve(
     let places = descriptors::share(&config);
     // Invalid files are reported before anything is changed.
     let named = ConfiguredFiles::load(&config)?;
+    former::admit(&config, named.outbound()).await?;
     let https = Https::open(&config)?;
     let access = AccessLog::open(&config.http, Clock::system())?.map(Arc::new);
     open::warn_of(&config);
@@ -202,6 +209,10 @@ async fn serve(
     let starting = starting::Answering::begin(&within, &listeners)?;
     let manager = Manager::starting();
     let mut core = Core::open(&config, &named, log).await?;
+    // Its own note may be missing; the log says so itself.
+    if core.engine.state().imports.unfinished() && !config.outbound.rehearsal {
+        return Err(FormerError::Unfinished(config.server.data_dir.clone()).into());
+    }
 
     let (out, taken_out) = oneshot::channel();
     let shutdown = Shutdown::when(async {

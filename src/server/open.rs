@@ -163,6 +163,11 @@ impl ConfiguredFiles {
             passwords,
         })
     }
+
+    /// The client of other services.
+    pub(super) const fn outbound(&self) -> &Outbound {
+        &self.outbound
+    }
 }
 
 /// Other programs leave by the proxy that these variables name, in small letters or in capitals.
@@ -519,7 +524,7 @@ fn watch_for_failure(log: &SledLog) {
 
 /// The entries of a data directory that are the server's. Logs that a restore kept, and what an
 /// import or a restore builds, begin with one of these and a point.
-const OWN: [&str; 12] = [
+const OWN: [&str; 18] = [
     "log",
     "archive",
     "media",
@@ -531,6 +536,12 @@ const OWN: [&str; 12] = [
     "id_token.key",
     "tokens.key",
     "acme",
+    "import.json",
+    "import-left.json",
+    "import-report.txt",
+    "importing",
+    "proposed",
+    "rehearsal.json",
     "lock",
 ];
 

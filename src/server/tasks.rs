@@ -139,14 +139,18 @@ pub(super) async fn begin(
     }
     let again = (Arc::clone(&app), shutdown.clone());
     let timeout = Duration::from_secs(config.appservices.delivery_timeout_seconds);
-    tasks.keep_leased("application services", move || {
+    let deliver = move || {
         let (app, shutdown) = again.clone();
         async move {
             let api::Outside { services, appservice_queries, .. } = &app.outside;
             appservices::deliver(&app.engine, services, appservice_queries, timeout, &shutdown)
                 .await;
         }
-    });
+    };
+    // In a rehearsal, nothing would arrive, and that would be recorded.
+    if !config.outbound.rehearsal {
+        tasks.keep_leased("application services", deliver);
+    }
     match tasks.cluster.clone() {
         None => resume(engine),
         Some(cluster) => {
@@ -174,8 +178,10 @@ pub(super) async fn begin(
         }
     }
     // Notifications on their way to a gateway are recorded as sent.
-    let pushers = tasks.keep_leased("pushers", move || Arc::clone(&pushers).run());
-    tasks.wait_for("pushers", pushers);
+    if !config.outbound.rehearsal {
+        let pushers = tasks.keep_leased("pushers", move || Arc::clone(&pushers).run());
+        tasks.wait_for("pushers", pushers);
+    }
     if let Some(cluster) = tasks.cluster.clone() {
         let again = (Arc::clone(&app.presence), Arc::clone(engine), shutdown.clone());
         tasks.keep("presence of nodes", move || {

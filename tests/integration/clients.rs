@@ -433,7 +433,7 @@ async fn matrix_rust_sdk_shows_its_room_list_by_sliding_sync() {
 }
 
 /// `host` invites and `guest` joins, each seeing what the other did.
-fn meet(host: &Client, guest: &Client, room: &str, guest_id: &str) {
+pub(crate) fn meet(host: &Client, guest: &Client, room: &str, guest_id: &str) {
     let member = |membership: &str| {
         json!({
             "event": "member", "room_id": room, "user_id": guest_id, "membership": membership
@@ -447,7 +447,13 @@ fn meet(host: &Client, guest: &Client, room: &str, guest_id: &str) {
 }
 
 /// `writer` sends and `reader` sees it; gives the event id.
-fn say(writer: &Client, reader: &Client, room: &str, sender: &str, body: &str) -> String {
+pub(crate) fn say(
+    writer: &Client,
+    reader: &Client,
+    room: &str,
+    sender: &str,
+    body: &str,
+) -> String {
     let sent = writer.ok("send", json!({ "room_id": room, "body": body }));
     let event_id = text(&sent, "event_id");
     reader.sees(json!({
@@ -566,7 +572,7 @@ impl Told {
 }
 
 impl Client {
-    fn nio(tools: &Tools, address: &str, name: &'static str) -> Self {
+    pub(crate) fn nio(tools: &Tools, address: &str, name: &'static str) -> Self {
         let mut command = Command::new(&tools.python);
         command.arg(tools.programs.join("nio_client.py"));
         Self::start(command, address, name)
@@ -685,7 +691,7 @@ impl Client {
 
     /// Waits until the client has seen, by its sync, an event with all these fields.
     #[track_caller]
-    fn sees(&self, expected: Value) {
+    pub(crate) fn sees(&self, expected: Value) {
         let fields = expected.as_object().expect("the fields of an event");
         self.wait(&expected.to_string(), |line| {
             fields.iter().all(|(key, value)| line.get(key) == Some(value))

@@ -21,6 +21,7 @@
 //! - `health`: load balancers and service managers learn how the server is.
 //! - `https`: HTTPS by the server itself and by proxies, Unix sockets, and what is taken over at
 //!   SIGHUP.
+//! - `imported`: users of a server whose database was imported go on as if nothing had happened.
 //! - `heisenbridge`: a bridge to IRC that nobody here wrote.
 //! - `matrix_commander`: an encrypting client for terminals that nobody here wrote.
 //! - `maubot`: a bot that nobody here wrote the framework of.
@@ -33,12 +34,14 @@
 //! - `proofs`: what is shown of a log holds, also to a program that has none of the server's code.
 //! - `operations`: a directory in use, a full disk, a restore.
 //! - `readme`: what the README tells newcomers to type.
+//! - `rehearsal`: a copy of a server is tried out, and nothing leaves it.
 //! - `setup`: what `logcabin setup` makes and refuses.
 //! - `traps`: mistakes of operators, and what must not come of them.
 //! - `brute_force`: what others notice of somebody who tries passwords (a measurement).
 //! - `snapshots`: starts from snapshots, whole and damaged ones.
 //! - `sso`: people log in by another service and on the login page, in a browser.
 //! - `synadm`: a tool for administrators that nobody here wrote administers the server.
+//! - `taking_over`: a server that was a Synapse never runs beside it.
 //! - `traces`: what an OpenTelemetry collector gets.
 //! - `web`: two people talk in Element Web.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
@@ -68,6 +71,7 @@ mod harness;
 mod health;
 mod heisenbridge;
 mod https;
+mod imported;
 mod load;
 mod matrix_commander;
 mod maubot;
@@ -81,10 +85,12 @@ mod proofs;
 mod proxies;
 mod prune;
 mod readme;
+mod rehearsal;
 mod setup;
 mod snapshots;
 mod sso;
 mod synadm;
+mod taking_over;
 mod traces;
 mod traps;
 mod web;

@@ -11,7 +11,7 @@ use super::{
     context::{ActContext, ActError},
     registry::Message,
 };
-use crate::{doctor::Doctor, setup::give_to_owner};
+use crate::{doctor::Doctor, former, setup::give_to_owner};
 use logcabin_base::{bodies::BodyBudget, clock::Clock, shutdown::Shutdown, token_key};
 use logcabin_config::Config;
 use logcabin_decide::{account::AccountLimit, ephemeral::Gather};
@@ -59,6 +59,10 @@ fn on_data_dir<'a>(
         options.min_free_bytes = config.log.min_free_bytes;
         options.archive = config.archive_dir();
         let log = Arc::new(SledLog::open(options)?);
+        let mut config = config.clone();
+        // Acts have exits, too: identity servers are told of addresses.
+        config.outbound.rehearsal |= former::is_for_rehearsals(data_dir);
+        let config = &config;
         let begin = if replays { Begin::Replay } else { Begin::Snapshot };
         let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, message, begin, actor).await;
         log.close();

@@ -27,7 +27,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use crate::admin::context::ActContext;
+use crate::{admin::context::ActContext, former};
 pub use finding::{Finding, Level, Report};
 pub use render::{render, render_status};
 pub use status::{ArchiveState, FederationState, LastBackup, ServerStatus, status};
@@ -126,6 +126,9 @@ pub async fn examine(context: &ActContext, again_after: Option<Duration>) -> Rep
 /// Examines what can be examined without the log.
 pub async fn examine_without_log(config: &Config, reason: &str) -> Report {
     let now_ms = Clock::system().now_ms();
+    let mut config = config.clone();
+    config.outbound.rehearsal |= former::is_for_rehearsals(&config.server.data_dir);
+    let config = &config;
     Box::pin(run(&Subject { config, context: Err(reason), running: None, now_ms })).await
 }
 
@@ -140,6 +143,10 @@ async fn run(of: &Subject<'_>) -> Report {
         findings.extend(backups::findings(of));
         findings.extend(destinations::findings(of));
     });
+    if of.config.outbound.rehearsal {
+        findings.push(rehearsal());
+        return Report::of(findings, of.now_ms, of.running.is_some());
+    }
     let (outside, https, services) = tokio::join!(
         Box::pin(reach::findings(of)),
         Box::pin(https::findings(of)),
@@ -175,6 +182,18 @@ fn server(of: &Subject<'_>) -> Finding {
              and run this as the user of the server.",
         ),
     }
+}
+
+/// In a rehearsal, nobody is asked.
+fn rehearsal() -> Finding {
+    Finding::new(
+        "rehearsal",
+        Level::Warning,
+        "This is a rehearsal: nothing leaves the server.",
+        "No notification, mail or message to another server is sent, and what depends on others was \
+         not checked.",
+        "Start the server that is meant to be used, without --rehearsal, on its own data directory.",
+    )
 }
 
 /// Limits the time of something that waits for others.

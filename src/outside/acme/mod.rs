@@ -158,7 +158,7 @@ impl Acme {
             false => format!("mailto:{address}"),
         };
         Ok(Self {
-            client: Outbound::new(&trusted, &BodyBudget::new(config.body_shares()))?,
+            client: Outbound::new(&trusted, &BodyBudget::new(config.body_shares()))?.technical(),
             authority: config.acme.directory.to_string(),
             domains: config.acme_domains(),
             contact: config.acme.contact.iter().map(uri).collect(),

@@ -45,6 +45,7 @@ pub use sender::Sender;
 pub use x_matrix::XMatrix;
 
 use crate::{
+    exits::{self, Rehearsal},
     federation::connect::{Dialer, TlsConnection},
     proxy::Proxy,
 };
@@ -201,6 +202,9 @@ impl FederationClient {
         own: Arc<ServerKeys>,
         bodies: &Arc<BodyBudget>,
     ) -> Result<Self, String> {
+        if outbound.rehearsal {
+            return Err(Rehearsal.to_string());
+        }
         let dialer = Dialer::new(config, Proxy::new(outbound)?)?;
         let names = Arc::new(Names::new(dialer, bodies));
         let (most, idle) = limits::FEDERATION_IDLE;
@@ -278,6 +282,10 @@ impl FederationClient {
         question: FederationRequest,
     ) -> Result<Response<Incoming>, Unreachable> {
         let FederationRequest { method, path, body, signed, .. } = question;
+        if method != Method::GET {
+            let noted = exits::leaves("a request to a homeserver");
+            noted.map_err(|error| Unreachable::Connection(format!("not noted: {error}")))?;
+        }
         let unexpected = |error: &dyn std::fmt::Display| Unreachable::Unexpected(error.to_string());
         let uri: Uri = format!("https://{server}{path}").parse().map_err(|_| Unreachable::Name)?;
         let host = self.names.host(server).await;

@@ -34,6 +34,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{SendError, SetupError};
 use crate::{
     connector::Router,
+    exits,
     federation::connect::{self, unbracketed},
 };
 use logcabin_base::{clock::random_token, limits};
@@ -55,6 +56,8 @@ struct MailServer {
     timeout: Duration,
     /// If it is reached through a proxy.
     proxied: Option<Proxied>,
+    /// Says whether anything may leave.
+    router: Arc<Router>,
 }
 
 /// How to connect to the mail server through a proxy.
@@ -144,6 +147,7 @@ impl Mailer {
             credentials: None,
             timeout: Duration::from_secs(config.timeout_seconds),
             proxied: None,
+            router: Arc::clone(router),
         };
         if router.is_proxied(unbracketed(host)) {
             let tls = connect::tls(config.certificates.as_ref());
@@ -177,6 +181,8 @@ impl Mailer {
 
     /// Hands a mail over to the mail server.
     pub(super) async fn send(&self, to: &str, mail: &Mail) -> Result<(), SendError> {
+        self.way.may_leave()?;
+        exits::leaves("a mail").map_err(|error| SendError::Unreachable(error.to_string()))?;
         let wrong = |error: &dyn std::fmt::Display| SendError::Letter(error.to_string());
         let to: Address = to.parse().map_err(|error| wrong(&error))?;
         // Keeps mail programs from answering with vacation notices.
@@ -239,7 +245,14 @@ impl MailServer {
         matches!(asked.await, Ok(Err(error)) if error.is_permanent())
     }
 
+    /// The library connects by itself, past the router.
+    fn may_leave(&self) -> Result<(), SendError> {
+        let open = self.router.must_be_open();
+        open.map_err(|rehearsal| SendError::Unreachable(rehearsal.to_string()))
+    }
+
     async fn connect(&self) -> Result<AsyncSmtpConnection, SendError> {
+        self.may_leave()?;
         let (host, port) = &self.address;
         let mut connection = match &self.proxied {
             Some(proxied) => {

@@ -21,7 +21,7 @@ pub(crate) async fn send_metrics(config: Arc<Config>, observer: Arc<Observer>, s
     let Some(endpoint) = &config.metrics.endpoint else { return };
     let bodies = BodyBudget::new(config.body_shares());
     let client = match Outbound::new(&config.outbound, &bodies) {
-        Ok(client) => client,
+        Ok(client) => client.technical(),
         Err(error) => return warn!(%error, "metrics cannot be sent"),
     };
     let url = match collector::url(endpoint, "metrics") {

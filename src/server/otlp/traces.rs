@@ -38,7 +38,7 @@ pub(crate) fn begin(config: &Config) -> Result<(), ServerError> {
     let unusable = |error: String| ServerError::Traces(error);
     let url = collector::url(endpoint, "traces").map_err(unusable)?;
     let client = Outbound::new(&config.outbound, &BodyBudget::new(config.body_shares()));
-    let client = client.map_err(|error| unusable(error.to_string()))?;
+    let client = client.map_err(|error| unusable(error.to_string()))?.technical();
     let sender =
         Sender { client, runtime: Handle::current(), taken: CollectorStatus::new("traces") };
     let exporter = SpanExporter::builder()

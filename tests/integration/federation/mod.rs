@@ -15,6 +15,7 @@ mod full_disk;
 mod gap_places;
 mod hostile;
 mod hostile_past;
+mod imported;
 mod media;
 mod memory;
 mod nodes;

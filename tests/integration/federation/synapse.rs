@@ -150,6 +150,16 @@ db.commit()";
         }
     }
 
+    /// Its configuration.
+    pub(super) fn config(&self) -> PathBuf {
+        self.directory.path().join("homeserver.yaml")
+    }
+
+    /// Where it listens for clients.
+    pub(super) const fn clients(&self) -> SocketAddr {
+        self.clients
+    }
+
     /// Where clients reach it.
     pub(super) fn base(&self) -> String {
         format!("http://{}", self.clients)

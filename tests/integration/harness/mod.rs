@@ -29,8 +29,8 @@ pub(crate) use keys::{DeviceKeys, curve25519};
 pub(crate) use ports::free_address;
 pub(crate) use random::Random;
 pub(crate) use server::{
-    TestServer, logcabin_command, program, refused_start, restore, run_and_kill, run_logcabin,
-    run_logcabin_with, without_settings,
+    TestServer, logcabin_command, program, refused_start, refused_start_on, restore, run_and_kill,
+    run_logcabin, run_logcabin_with, without_settings,
 };
 pub(crate) use stand_in::{Asked, StandIn};
 pub(crate) use user::{Direction, User};

@@ -93,6 +93,23 @@ impl TestServer {
         server
     }
 
+    /// Starts a server that listens where another one did, on a data directory that the caller
+    /// owns: it is alone.
+    pub(crate) async fn start_at(
+        address: SocketAddr,
+        data_dir: &Path,
+        settings: &[(&str, &str)],
+    ) -> Self {
+        let mut server = Self::new(None, data_dir.to_owned(), Vec::new());
+        server.cluster = None;
+        server.settings.truncate(2);
+        server.address = address;
+        let given = settings.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        server.settings.extend(given);
+        server.spawn().await;
+        server
+    }
+
     /// Starts a server under another program.
     pub(crate) async fn start_under(wrapper: Vec<OsString>) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
@@ -367,9 +384,19 @@ where
 #[track_caller]
 pub(crate) fn refused_start(settings: &[(&str, &str)], arguments: &[&str]) -> String {
     let directory = TempDir::new().expect("a temporary directory");
+    refused_start_on(&directory.path().join("data"), settings, arguments)
+}
+
+/// The same on a data directory that the caller owns.
+#[track_caller]
+pub(crate) fn refused_start_on(
+    data_dir: &Path,
+    settings: &[(&str, &str)],
+    arguments: &[&str],
+) -> String {
     let mut child = logcabin_command()
         .args(["serve", "--bind", "127.0.0.1:0", "--data-dir"])
-        .arg(directory.path().join("data"))
+        .arg(data_dir)
         .args(arguments)
         .envs(settings.iter().copied())
         .stdin(Stdio::null())

@@ -9,8 +9,9 @@ use logcabin_record::{Command, Offset, Record};
 impl Sender {
     /// Carries out an operator's recorded order.
     pub(super) fn heed(&self, record: &Record) {
-        // The server's own records repeat its own state.
-        if record.header.origin.user.is_empty() {
+        // The server's own records, and imported ones, are no orders.
+        let origin = &record.header.origin;
+        if origin.user.is_empty() || origin.import().is_some() {
             return;
         }
         let Ok(Some(Command::PeerReached(body))) = record.command() else { return };

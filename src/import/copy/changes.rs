@@ -1,0 +1,305 @@
+//! What the source changed and took back since the copy.
+//!
+//! Devices, tokens, one-time keys, messages to devices, pushers, aliases and the directory are read
+//! by the last pass only, when the source has stopped, and that pass begins again if it is
+//! interrupted. So what was taken back by then never was in the log. Of what is copied before,
+//! [`Marks`] tell what need not be read again, and what is gone is removed here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    convert::{Made, own_user, peers, rooms},
+    gather::Gather,
+    index::Status,
+    known::KnownRoom,
+    progress::Pass,
+    sections::Sections,
+    writer::Writer,
+};
+use crate::{
+    ImportError,
+    facts::{Cursor, Fact, Key, KeyBackup, Origin, Receipt, Room, Section},
+};
+use logcabin_base::limits;
+use logcabin_record::{
+    Offset, Stream,
+    command::{MediaEnd, MediaRemove, ProfileSet},
+};
+
+/// What the copy saw of the source. What has the same mark at the end is as it was copied.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Marks {
+    /// The number of changes of each backup of keys, by user and version. Seen before the keys.
+    pub(super) backups: BTreeMap<(String, i64), i64>,
+    /// A hash of what was told of the list of devices of each user of another server.
+    pub(super) peers: BTreeMap<String, u64>,
+    /// Rooms whose state was the source's, each with the last record that had changed it.
+    pub(super) rooms: BTreeMap<String, Offset>,
+    /// Receipts for events that the log did not have yet: before its event, a receipt is nothing.
+    pub(super) receipts: BTreeMap<ReceiptOf, WaitingReceipt>,
+    /// Whether there were too many of them.
+    pub(super) has_more_receipts: bool,
+}
+
+/// What has one receipt: the room, the user, the type and the thread.
+pub(super) type ReceiptOf = (String, String, String, Option<String>);
+
+/// A receipt that waits for its event.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WaitingReceipt {
+    event_id: String,
+    ts_ms: i64,
+    stream: i64,
+}
+
+/// A mark after one more fact.
+pub(super) fn marked(mark: u64, fact: &blake3::Hash) -> u64 {
+    let of_fact = fact.as_bytes()[..8].iter().fold(0, |mark, byte| (mark << 8) | u64::from(*byte));
+    mark.rotate_left(1) ^ of_fact
+}
+
+impl Gather {
+    /// Notes whether the keys of a backup are to be read.
+    pub(super) fn mark_backup(&mut self, marks: &mut Marks, pass: Pass, backup: &KeyBackup) {
+        if backup.deleted {
+            // It has no keys.
+            return;
+        }
+        let id = (backup.user_id.clone(), backup.version);
+        match (pass, backup.etag) {
+            (Pass::Copy, Some(etag)) => {
+                marks.backups.insert(id, etag);
+            }
+            (Pass::Finish, etag) if etag.is_none() || marks.backups.get(&id) != etag.as_ref() => {
+                self.changed_backups.insert(id.0);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Writer<'_> {
+    /// Whether a room is as it was when its state was compared.
+    fn is_compared(&self, room_id: &str) -> bool {
+        let last = self.known.room(room_id).map(last_change);
+        let waits = self.progress.waiting.by_room.contains_key(room_id);
+        !waits && last.is_some() && self.marks.rooms.get(room_id).copied() == last
+    }
+}
+
+/// Owners whose facts are asked for one by one, whatever their share is.
+const FEW: usize = 1000;
+
+/// These owners, if asking for their facts takes less than reading the whole section.
+fn if_few(owners: Vec<String>, all: usize) -> Option<Vec<String>> {
+    (owners.len() <= FEW.max(all / 4)).then_some(owners)
+}
+
+/// The last record that changed a room's state.
+pub(super) fn last_change(room: &KnownRoom) -> Offset {
+    room.last_change(Offset::MAX)
+}
+
+impl Sections<'_, '_> {
+    /// Whose facts of a section are to be read; `None` for everybody's. What is read again and did
+    /// not change makes no record.
+    pub(super) fn owners(&mut self, section: Section) -> Option<Vec<String>> {
+        if self.writer.progress.pass != Pass::Finish {
+            return None;
+        }
+        match section {
+            Section::BackedUpKeys => {
+                let changed = std::mem::take(&mut self.gather.changed_backups);
+                if_few(changed.into_iter().collect(), self.writer.known.all.accounts.len())
+            }
+            Section::PeerDevices => {
+                let known = &self.writer.marks.peers;
+                let marks = self.gather.peer_marks.iter();
+                let changed = marks.filter(|(user_id, mark)| known.get(*user_id) != Some(*mark));
+                let changed = changed.map(|(user_id, _)| user_id.clone()).collect();
+                if_few(changed, self.gather.peer_marks.len())
+            }
+            Section::CurrentState => {
+                let all = self.gather.rooms.iter();
+                let rooms: Vec<String> =
+                    all.filter(|room_id| !self.writer.is_compared(room_id)).cloned().collect();
+                // The others were compared by the copy.
+                let done = self.gather.rooms.len() - rooms.len();
+                let rooms = if_few(rooms, self.gather.rooms.len())?;
+                self.gather.comparison.compared += done as u64;
+                Some(rooms)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a fact comes before its account, which was made while the copy was under way. The
+    /// last pass takes both.
+    pub(super) fn is_too_early(&self, fact: &Fact) -> bool {
+        let user_id = match fact {
+            Fact::Profile(fact) => Some(&fact.user_id),
+            Fact::AccountData(fact) => Some(&fact.user_id),
+            Fact::KeyBackup(fact) => Some(&fact.user_id),
+            Fact::BackedUpKey(fact) => Some(&fact.user_id),
+            Fact::Filter(fact) => Some(&fact.user_id),
+            Fact::Media(fact) => fact.user_id.as_ref(),
+            _ => None,
+        };
+        let is_unknown =
+            |user_id: &String| !self.writer.known.all.accounts.contains(user_id.as_str());
+        self.writer.progress.pass == Pass::Copy && user_id.is_some_and(is_unknown)
+    }
+
+    /// The receipts for events that are in the log. The others wait for the last pass.
+    pub(super) fn known_receipts(&mut self, origin: &Origin, facts: Vec<Receipt>) -> Vec<Receipt> {
+        let Writer { known, marks, progress, .. } = &mut *self.writer;
+        let is_last = progress.pass == Pass::Finish;
+        let (there, waiting): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| {
+            let seen = known.events.get(&fact.event_id);
+            // Events from the past get their places in the last pass.
+            seen.is_some_and(|seen| match seen.status {
+                Status::Timeline => true,
+                Status::Aside => is_last,
+                Status::Outlier | Status::Rejected => false,
+            })
+        });
+        for fact in waiting {
+            if is_last {
+                progress.counts.leave(origin, "the event is not in its room");
+                continue;
+            }
+            let Receipt { room_id, user_id, receipt_type, event_id, thread_id, ts_ms, stream } =
+                fact;
+            let of = (room_id, user_id, receipt_type, thread_id);
+            if marks.receipts.len() < limits::IMPORT_WAITING_RECEIPTS {
+                marks.receipts.insert(of, WaitingReceipt { event_id, ts_ms, stream });
+            } else {
+                marks.has_more_receipts = true;
+            }
+        }
+        there
+    }
+
+    /// Writes the receipts that have waited, before those that may replace them.
+    pub(super) fn write_waiting_receipts(&mut self) -> Result<(), ImportError> {
+        let mut by_room: BTreeMap<String, Vec<Receipt>> = BTreeMap::new();
+        for (of, waiting) in std::mem::take(&mut self.writer.marks.receipts) {
+            let (room_id, user_id, receipt_type, thread_id) = of;
+            let WaitingReceipt { event_id, ts_ms, stream } = waiting;
+            let of_room = by_room.entry(room_id.clone()).or_default();
+            of_room.push(Receipt {
+                room_id,
+                user_id,
+                receipt_type,
+                event_id,
+                thread_id,
+                ts_ms,
+                stream,
+            });
+        }
+        let origin = Origin { table: "receipts_linearized", key: Key::Text("-".into()) };
+        for of_room in by_room.into_values() {
+            // Each has at most four ids of 255 bytes.
+            for some in of_room.chunks(limits::IMPORT_GROUP_BYTES / 1024) {
+                let facts = self.known_receipts(&origin, some.to_vec());
+                self.made_partly(&origin, rooms::receipts(facts))?;
+            }
+            self.writer.within()?;
+        }
+        Ok(())
+    }
+
+    /// Removes what the copy has written and the source has no more, at the end of a section.
+    pub(super) fn remove_gone(&mut self, section: Section) -> Result<(), ImportError> {
+        let seen = std::mem::take(&mut self.gather.seen);
+        let has_bad_rows = std::mem::take(&mut self.gather.has_bad_rows);
+        if self.writer.progress.pass != Pass::Finish || has_bad_rows || seen.is_empty() {
+            return Ok(());
+        }
+        let known = &self.writer.known.all;
+        match section {
+            Section::Media => {
+                let there = |media_id: &str| seen.contains(&(media_id.into(), Box::default()));
+                let mut gone: Vec<String> =
+                    known.media.iter().filter(|id| !there(id)).map(ToString::to_string).collect();
+                gone.sort_unstable();
+                for media_ids in gone.chunks(limits::QUARANTINE_IDS) {
+                    let body = MediaRemove { media_ids: media_ids.to_vec(), why: MediaEnd::Asked };
+                    self.gone("local_media_repository", Made::one(Stream::quarantine(), body))?;
+                }
+            }
+            Section::Profiles => {
+                let gone = known.profiles.iter().filter(|field| !seen.contains(*field));
+                let gone: Vec<_> = gone.cloned().collect();
+                for (user_id, field) in gone {
+                    let Ok(user_id) = own_user(&user_id, &self.writer.own) else { continue };
+                    let stream = Stream::user(&user_id);
+                    let body = ProfileSet { user_id, field: field.into(), value: None };
+                    self.gone("profiles", Made::one(stream, body))?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes what was told of users of other servers; at the end, that lists are out of date which
+    /// the source has given up, or has no devices for any more.
+    pub(super) fn end_peers(&mut self) -> Result<(), ImportError> {
+        let marks = std::mem::take(&mut self.gather.peer_marks);
+        let without_devices = std::mem::take(&mut self.gather.peers);
+        match self.writer.progress.pass {
+            Pass::Copy => self.writer.marks.peers = marks,
+            Pass::Finish => {
+                let known = self.writer.marks.peers.iter();
+                let gone = known.filter(|(user_id, mark)| {
+                    let now = marks.get(*user_id);
+                    now.is_none_or(|now| now != *mark && without_devices.contains_key(*user_id))
+                });
+                let gone: Vec<String> = gone.map(|(user_id, _)| user_id.clone()).collect();
+                for user_id in gone {
+                    if let Ok(made) = peers::out_of_date(&user_id) {
+                        self.gone("device_lists_remote_extremeties", made)?;
+                    }
+                }
+            }
+            Pass::Follow | Pass::Sealed => {}
+        }
+        Ok(())
+    }
+
+    fn gone(&mut self, table: &'static str, made: Made) -> Result<(), ImportError> {
+        let origin = Origin { table, key: Key::Text("-".into()) };
+        self.writer.put(&origin, None, &made.commands)?;
+        self.writer.within()
+    }
+
+    /// Whether a room cannot come along, because the source knows it in part only, or did when
+    /// events of it were read. Rooms that are new are looked for.
+    pub(super) fn is_partial(&mut self, room_id: &str) -> Result<bool, ImportError> {
+        if !self.gather.rooms.contains(room_id) {
+            let owners = [room_id.to_owned()];
+            let slice = self.writer.feeder.slice_of(Section::Rooms, &owners, &Cursor::START)?;
+            for ready in slice.facts {
+                if let Fact::Room(room) = ready.told.fact {
+                    self.know_room(room);
+                }
+            }
+            self.gather.rooms.insert(room_id.to_owned());
+        }
+        Ok(self.gather.partial.contains(room_id))
+    }
+
+    pub(super) fn know_room(&mut self, room: Room) {
+        let was_partial = self.writer.progress.partial.contains(&room.room_id);
+        if room.partial || was_partial {
+            self.gather.partial.insert(room.room_id.clone());
+        }
+        if let Some(creator) = room.creator {
+            self.gather.creators.insert(room.room_id.clone(), creator);
+        }
+        self.gather.rooms.insert(room.room_id);
+    }
+}

@@ -1,0 +1,722 @@
+//! Goes through the sections of the source, and hands each fact to what makes a record of it.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Progress, Stop,
+    changes::marked,
+    compare::Comparison,
+    convert::{Made, accounts, keys, peers, personal, rooms},
+    gaps::note_missing,
+    gather::{Gather, Gathered, Group},
+    index::offsets,
+    media::MediaPlaces,
+    pipeline::ReadySlice,
+    prepare::Ready,
+    progress::Pass,
+    writer::{Left, Writer},
+};
+use crate::{
+    ImportError,
+    facts::{Cursor, Destination, Fact, Origin, Section},
+};
+use logcabin_base::limits;
+use logcabin_record::{
+    Command, Offset, Stream,
+    command::{PeerReached, Reached},
+};
+
+/// What is copied while the source may be in use: what is large, and mostly grows. Nothing is here
+/// that a source takes back when it is used, such as tokens and keys: see [`super::changes`].
+pub(super) const EARLY: &[Section] = &[
+    Section::Accounts,
+    Section::Profiles,
+    Section::Rooms,
+    Section::Outliers,
+    Section::Events,
+    Section::Backfilled,
+    Section::KeyBackups,
+    Section::BackedUpKeys,
+    Section::AccountData,
+    Section::Receipts,
+    Section::Filters,
+    Section::Media,
+    Section::PeerCrossSigningKeys,
+    Section::PeerDeviceLists,
+    Section::PeerDevices,
+    // Rooms that are quiet need not be compared when the source has stopped.
+    Section::CurrentState,
+];
+
+/// What a copy takes that goes on.
+pub(super) const TAIL: &[Section] = &[Section::Outliers, Section::Events];
+
+/// Everything, in the order of the log, apart from sections of which nothing is made: what they say
+/// of events is in the events, and how far other servers have been told is with their names.
+pub(super) const ALL: &[Section] = &[
+    Section::RegistrationTokens,
+    Section::Accounts,
+    Section::Profiles,
+    Section::Threepids,
+    Section::ThreepidBindings,
+    Section::ExternalIds,
+    // The sessions are written after the last of these four.
+    Section::DehydratedDevices,
+    Section::Devices,
+    Section::AccessTokens,
+    Section::RefreshTokens,
+    Section::DeviceKeys,
+    Section::OneTimeKeys,
+    Section::FallbackKeys,
+    Section::CrossSigningKeys,
+    Section::KeySignatures,
+    Section::KeyBackups,
+    Section::BackedUpKeys,
+    Section::PeerKeys,
+    Section::Rooms,
+    Section::Outliers,
+    Section::Events,
+    Section::Backfilled,
+    Section::BackwardExtremities,
+    Section::Memberships,
+    Section::Aliases,
+    Section::Directory,
+    Section::RoomBlocks,
+    Section::AccountData,
+    Section::Tags,
+    Section::PushRules,
+    Section::PushRuleChanges,
+    Section::Pushers,
+    Section::Receipts,
+    Section::Filters,
+    Section::ThreadSubscriptions,
+    Section::Presence,
+    Section::DelayedEvents,
+    Section::Reports,
+    Section::Media,
+    Section::RemoteMedia,
+    // The devices come last: they are written with what the others say of their users.
+    Section::PeerCrossSigningKeys,
+    Section::PeerDeviceLists,
+    Section::PeerDevices,
+    // Up to here, everybody was told. What follows has not arrived.
+    Section::Destinations,
+    Section::AppServiceTransactions,
+    Section::AppServices,
+    Section::ToDevice,
+    Section::ToPeerDevice,
+    Section::CurrentState,
+    Section::ForwardExtremities,
+];
+
+/// Why going through sections ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Complete,
+    /// It was asked to stop. Everything is saved.
+    Stopped,
+}
+
+/// Goes through sections. See the module's documentation.
+pub(super) struct Sections<'a, 'b> {
+    pub(super) writer: &'a mut Writer<'b>,
+    pub(super) gather: Gather,
+    pub(super) media: Option<&'a MediaPlaces>,
+    pub(super) stop: Stop<'a>,
+    pub(super) secret: &'a [u8],
+    pub(super) progress: &'a mut dyn FnMut(&Progress),
+    /// Whether it was read what must be known of rooms.
+    pub(super) knows_rooms: bool,
+}
+
+impl Sections<'_, '_> {
+    /// Goes through these sections, from where the pass stands.
+    pub(super) fn run(&mut self, sections: &[Section]) -> Result<Ended, ImportError> {
+        self.read_rooms()?;
+        let (begin, mut cursor, mut skip) = {
+            let progress = &self.writer.progress;
+            (progress.section, progress.cursor.clone(), progress.skip)
+        };
+        for (index, section) in sections.iter().enumerate().skip(begin) {
+            if index > begin || (cursor.is_start() && skip == 0) {
+                (cursor, skip) = (self.start_of(*section), 0);
+            }
+            self.writer.progress.counts.enter(*section);
+            if *section == Section::Receipts && self.writer.progress.pass == Pass::Finish {
+                self.write_waiting_receipts()?;
+            }
+            if let Some(owners) = self.owners(*section) {
+                if self.run_of(index, *section, &owners)? == Ended::Stopped {
+                    return Ok(Ended::Stopped);
+                }
+                self.end(*section)?;
+                continue;
+            }
+            loop {
+                let slice = self.writer.feeder.slice(*section, &cursor)?;
+                let next = slice.next.clone();
+                let place = (index, &cursor, skip);
+                if self.slice(*section, slice, place)? == Ended::Stopped {
+                    return Ok(Ended::Stopped);
+                }
+                self.tell(*section);
+                let Some(next) = next else { break };
+                (cursor, skip) = (next, 0);
+            }
+            self.end(*section)?;
+        }
+        Ok(Ended::Complete)
+    }
+
+    /// Goes through what belongs to some users or rooms in a section.
+    fn run_of(
+        &mut self,
+        index: usize,
+        section: Section,
+        owners: &[String],
+    ) -> Result<Ended, ImportError> {
+        // The rows of one are in the order of an index; those of several are sorted for each slice,
+        // which is no loss if they have few.
+        let at_once = if section == Section::PeerDevices { limits::SOURCE_OWNERS } else { 1 };
+        for some in owners.chunks(at_once) {
+            let mut cursor = Cursor::START;
+            loop {
+                let slice = self.writer.feeder.slice_of(section, some, &cursor)?;
+                let next = slice.next.clone();
+                if self.slice(section, slice, (index, &cursor, 0))? == Ended::Stopped {
+                    return Ok(Ended::Stopped);
+                }
+                self.tell(section);
+                let Some(next) = next else { break };
+                cursor = next;
+            }
+        }
+        Ok(Ended::Complete)
+    }
+
+    fn tell(&mut self, section: Section) {
+        let progress = &self.writer.progress;
+        let told = Progress {
+            section,
+            rows: progress.counts.read_rows().values().sum(),
+            records: self.writer.log.tip().offset.get(),
+            newest: progress.newest,
+        };
+        (self.progress)(&told);
+    }
+
+    fn start_of(&mut self, section: Section) -> Cursor {
+        let is_last = self.writer.progress.pass == Pass::Finish;
+        // Receipts have numbers, and a newer one replaces the one before it.
+        let goes_on = match section {
+            Section::Receipts => is_last && !self.writer.marks.has_more_receipts,
+            _ => section.grows(),
+        };
+        let progress = &mut self.writer.progress;
+        if goes_on && let Some(cursor) = progress.grown.get(&section) {
+            return cursor.clone();
+        }
+        // Of these, only what has changed is read again.
+        let adds = is_last && matches!(section, Section::BackedUpKeys | Section::PeerDevices);
+        if !section.grows() && !adds {
+            progress.counts.begin(section);
+        }
+        Cursor::START
+    }
+
+    fn slice(
+        &mut self,
+        section: Section,
+        slice: ReadySlice,
+        (index, cursor, skip): (usize, &Cursor, usize),
+    ) -> Result<Ended, ImportError> {
+        let ReadySlice { facts, bad, end, .. } = slice;
+        let start = Cursor::START;
+        if section == Section::Receipts && self.writer.progress.pass == Pass::Copy {
+            // The last thousands are read again: one with a lower number may be under way yet.
+            if let Some(before) = self.gather.receipts_from.replace(cursor.clone()) {
+                self.writer.progress.grown.insert(section, before);
+            }
+        }
+        for (at, ready) in facts.into_iter().enumerate().skip(skip) {
+            let continues =
+                self.gather.group.as_ref().is_some_and(|group| group.takes(&ready.told.fact));
+            if !continues {
+                self.flush()?;
+                if self.gather.is_clean() {
+                    // A room's state is compared as a whole. Nothing is written meanwhile.
+                    let place = match section {
+                        Section::CurrentState => (index, &start, 0),
+                        _ => (index, cursor, at),
+                    };
+                    if (self.stop)() {
+                        self.writer.stop(place)?;
+                        return Ok(Ended::Stopped);
+                    }
+                    self.writer.between(place)?;
+                } else {
+                    self.writer.within()?;
+                }
+            }
+            let origin = ready.told.origin.table;
+            self.writer.progress.counts.read(section, origin, &ready.hash);
+            self.fact(ready)?;
+        }
+        self.gather.has_bad_rows |= !bad.is_empty();
+        for bad in &bad {
+            let Writer { list, progress, .. } = &mut *self.writer;
+            list.leave_bad(&mut progress.counts, bad)?;
+        }
+        if section.grows() {
+            self.writer.progress.grown.insert(section, end);
+        }
+        Ok(Ended::Complete)
+    }
+
+    /// What must be known of rooms before their events, also after an interruption.
+    fn read_rooms(&mut self) -> Result<(), ImportError> {
+        if std::mem::replace(&mut self.knows_rooms, true) {
+            return Ok(());
+        }
+        let mut cursor = Cursor::START;
+        loop {
+            let slice = self.writer.feeder.slice(Section::Rooms, &cursor)?;
+            for ready in slice.facts {
+                if let Fact::Room(room) = ready.told.fact {
+                    self.know_room(room);
+                }
+            }
+            match slice.next {
+                Some(next) => cursor = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Writes what a function made of a row, or leaves the row.
+    fn made(&mut self, origin: &Origin, made: Result<Made, Left>) -> Result<(), ImportError> {
+        match made {
+            Ok(made) => {
+                self.writer.put(origin, made.original_ms, &made.commands)?;
+                Ok(())
+            }
+            Err((reason, why)) => self.writer.leave(origin, reason, &why),
+        }
+    }
+
+    /// The same for a message: there may be several that are alike.
+    fn made_again(&mut self, origin: &Origin, made: Result<Made, Left>) -> Result<(), ImportError> {
+        match made {
+            Ok(made) => {
+                self.writer.put_again(origin, made.original_ms, &made.commands)?;
+                Ok(())
+            }
+            Err((reason, why)) => self.writer.leave(origin, reason, &why),
+        }
+    }
+
+    pub(super) fn made_partly(
+        &mut self,
+        origin: &Origin,
+        made: Result<(Made, Vec<Left>), Left>,
+    ) -> Result<(), ImportError> {
+        match made {
+            Ok((made, left)) => {
+                for (reason, why) in left {
+                    self.writer.leave(origin, reason, &why)?;
+                }
+                self.made(origin, Ok(made))
+            }
+            Err(left) => self.made(origin, Err(left)),
+        }
+    }
+
+    fn leave(&mut self, origin: &Origin, reason: &'static str) -> Result<(), ImportError> {
+        self.writer.leave(origin, reason, reason)
+    }
+
+    fn fact(&mut self, ready: Ready) -> Result<(), ImportError> {
+        let Ready { told, event, hash } = ready;
+        if self.is_too_early(&told.fact) {
+            return Ok(());
+        }
+        let origin = &told.origin;
+        let fact = match &mut self.gather.group {
+            Some(group) if group.takes(&told.fact) => {
+                group.add(told.fact);
+                return Ok(());
+            }
+            _ => told.fact,
+        };
+        let fact = match Gathered::begin(origin, fact) {
+            Ok(group) => {
+                self.gather.group = Some(group);
+                return Ok(());
+            }
+            Err(fact) => *fact,
+        };
+        let own = self.writer.own.clone();
+        let pass = self.writer.progress.pass;
+        match fact {
+            Fact::Event(fact) => {
+                let progress = &mut self.writer.progress;
+                progress.newest = progress.newest.max(fact.stream);
+                progress.oldest = progress.oldest.min(fact.stream);
+                if self.is_partial(&fact.room_id)? {
+                    self.writer.progress.partial.insert(fact.room_id.clone());
+                    return self.leave(origin, "its room is only known in part");
+                }
+                match event {
+                    Some(Ok(ready)) => self.writer.event(origin, &fact, *ready),
+                    Some(Err(why)) => self.writer.leave(origin, "it cannot be an event", &why),
+                    None => Ok(()),
+                }
+            }
+            Fact::StateDelta(fact) => match self.is_partial(&fact.room_id)? {
+                true => Ok(()),
+                false => self.writer.delta(origin, fact),
+            },
+            Fact::Account(fact) => {
+                let made = accounts::account(&fact, &own, false);
+                let exists = self.writer.known.all.accounts.contains(&*fact.user_id);
+                match made {
+                    Ok(made) if exists && !self.writer.is_written(origin, &made) => {
+                        self.made(origin, accounts::account(&fact, &own, true))
+                    }
+                    Ok(_) if exists => Ok(()),
+                    made => self.made(origin, made),
+                }
+            }
+            Fact::RegistrationToken(fact) => {
+                self.made(origin, Ok(accounts::registration_token(&fact)))
+            }
+            Fact::Profile(fact) => {
+                if pass == Pass::Finish && !fact.value.is_null() {
+                    let field = (fact.user_id.as_str().into(), fact.field.as_str().into());
+                    self.gather.seen.insert(field);
+                }
+                self.made(origin, accounts::profile(fact, &own))
+            }
+            Fact::Threepid(fact) => self.made(origin, accounts::threepid_add(&fact, &own)),
+            Fact::ThreepidBinding(fact) => self.made(origin, accounts::threepid_bind(fact, &own)),
+            Fact::ExternalId(fact) => self.made(origin, accounts::external_id(fact, &own)),
+            Fact::DehydratedDevice(fact) => {
+                self.session(origin, (fact.user_id, fact.device_id)).dehydrated = Some(fact.data);
+                Ok(())
+            }
+            Fact::Device(fact) => {
+                let id = (fact.user_id.clone(), fact.device_id.clone());
+                self.session(origin, id).device = Some(fact);
+                Ok(())
+            }
+            Fact::AccessToken(fact) => {
+                let Some(device_id) = fact.device_id.clone() else {
+                    return self.leave(origin, "tokens without a device do not come along");
+                };
+                let id = (fact.user_id.clone(), device_id);
+                self.session(origin, id).access.push(fact);
+                Ok(())
+            }
+            Fact::RefreshToken(fact) => {
+                let id = (fact.user_id.clone(), fact.device_id.clone());
+                self.session(origin, id).refresh.push(fact);
+                Ok(())
+            }
+            Fact::DeviceKeys(fact) => self.made(origin, keys::device_keys(fact, &own)),
+            Fact::FallbackKey(fact) => self.made(origin, keys::fallback_key(fact, &own)),
+            Fact::CrossSigningKey(fact) => self.made(origin, keys::cross_signing_key(fact, &own)),
+            Fact::KeySignature(fact) => self.made(origin, keys::signature(fact, &own)),
+            Fact::KeyBackup(fact) => {
+                self.gather.mark_backup(&mut self.writer.marks, pass, &fact);
+                self.made(origin, keys::backup(fact, &own))
+            }
+            Fact::ToDevice(fact) => self.made_again(origin, keys::to_device(&fact, &own)),
+            Fact::ToPeerDevice(fact) => self.made_again(origin, keys::to_peer_device(&fact, &own)),
+            Fact::Room(fact) if self.gather.partial.contains(&fact.room_id) => {
+                let why = match fact.partial {
+                    true => "the source has not been told of all its members; let it finish first",
+                    false => {
+                        "the source had not been told of all its members when it was copied; \
+                         import into an empty directory to take it along"
+                    }
+                };
+                self.writer.leave(origin, "its room is only known in part", why)
+            }
+            Fact::BackwardExtremity(fact) => {
+                note_missing(&mut self.gather.missing, fact);
+                Ok(())
+            }
+            Fact::Membership(fact) if fact.forgotten => {
+                self.made(origin, rooms::forgotten(&fact, &own))
+            }
+            Fact::Alias(fact) => {
+                let creator = self.gather.creators.get(&fact.room_id).map(String::as_str);
+                let made = rooms::alias(&fact, creator, &own);
+                self.made(origin, made)
+            }
+            Fact::Published(fact) => self.made(origin, rooms::published(fact)),
+            Fact::RoomBlock(fact) => self.made(origin, rooms::block(&fact)),
+            Fact::AccountData(fact) => self.made(origin, personal::account_data(fact, &own)),
+            Fact::PushRule(fact) => {
+                let rules = self.gather.rules.entry(fact.user_id.clone());
+                rules.or_insert_with(|| (origin.clone(), vec![], vec![])).1.push(fact);
+                Ok(())
+            }
+            Fact::PushRuleChange(fact) => {
+                let rules = self.gather.rules.entry(fact.user_id.clone());
+                rules.or_insert_with(|| (origin.clone(), vec![], vec![])).2.push(fact);
+                Ok(())
+            }
+            Fact::Pusher(fact) => self.made(origin, personal::pusher(fact, &own)),
+            Fact::Filter(fact) => self.made(origin, personal::filter(fact, &own)),
+            Fact::Presence(fact) => self.made(origin, personal::presence(fact, &own)),
+            Fact::DelayedEvent(fact) => self.made(origin, personal::delayed(fact, &own)),
+            Fact::Report(fact) => self.made(origin, rooms::report(fact, &own)),
+            Fact::Media(fact) => {
+                if pass == Pass::Finish {
+                    self.gather.seen.insert((fact.media_id.as_str().into(), Box::default()));
+                }
+                self.writer.media(self.media, origin, &fact)
+            }
+            Fact::RemoteMedia(fact) => self.writer.remote_media(origin, &fact),
+            Fact::PeerCrossSigningKey(fact) => {
+                let mark = self.gather.peer_marks.entry(fact.user_id.clone()).or_default();
+                *mark = marked(*mark, &hash);
+                self.gather.peers.entry(fact.user_id.clone()).or_default().set_key(fact);
+                Ok(())
+            }
+            Fact::PeerDeviceList(fact) => {
+                let mark = self.gather.peer_marks.entry(fact.user_id.clone()).or_default();
+                *mark = marked(*mark, &hash);
+                self.gather.peers.entry(fact.user_id.clone()).or_default().set_list(fact);
+                Ok(())
+            }
+            Fact::Destination(fact) => {
+                self.gather.destinations.push((origin.clone(), fact));
+                Ok(())
+            }
+            Fact::AppService(fact) => {
+                self.gather.services.push((origin.clone(), fact));
+                Ok(())
+            }
+            Fact::CurrentState(fact) => match self.gather.partial.contains(&fact.room_id) {
+                true => Ok(()),
+                false => self.writer.compare_state(&mut self.gather.comparison, &fact),
+            },
+            Fact::ForwardExtremity(fact) => {
+                self.writer.compare_tip(&mut self.gather.comparison, fact)
+            }
+            Fact::ThreadSubscription(_) => {
+                self.leave(origin, "this server has no subscriptions of threads")
+            }
+            // The events of the tail say it themselves.
+            Fact::Transaction(_) => Ok(()),
+            Fact::AppServiceTransaction(fact) => {
+                let events =
+                    fact.event_ids.iter().filter_map(|id| self.writer.known.events.get(id));
+                if let Some(first) = events.map(|seen| seen.offset).min() {
+                    let known = self.gather.untaken.entry(fact.id).or_insert(first);
+                    *known = first.min(*known);
+                }
+                Ok(())
+            }
+            // It is with the destination.
+            Fact::DestinationRoom(_) => Ok(()),
+            // The events say it, or nothing is to be said.
+            Fact::Room(_)
+            | Fact::Membership(_)
+            | Fact::TimelineGap(_)
+            | Fact::Redaction(_)
+            | Fact::RoomRetention(_)
+            | Fact::ServerKey(_) => Ok(()),
+            // These are gathered.
+            Fact::OneTimeKey(_)
+            | Fact::BackedUpKey(_)
+            | Fact::PeerKey(_)
+            | Fact::PeerDevices(_)
+            | Fact::Tag(_)
+            | Fact::Receipt(_) => Ok(()),
+        }
+    }
+
+    fn session(&mut self, origin: &Origin, id: (String, String)) -> &mut accounts::Session {
+        self.gather.session_origins.entry(id.clone()).or_insert_with(|| origin.clone());
+        self.gather.sessions.entry(id).or_default()
+    }
+
+    /// Writes the group that was gathered.
+    fn flush(&mut self) -> Result<(), ImportError> {
+        let Some(Gathered { origin, group, .. }) = self.gather.group.take() else { return Ok(()) };
+        let own = self.writer.own.clone();
+        match group {
+            Group::OneTimeKeys(facts) => self.made(&origin, keys::one_time_keys(facts, &own)),
+            Group::BackedUpKeys(facts) => self.made(&origin, keys::backed_up_keys(facts, &own)),
+            Group::PeerKeys(facts) => self.made(&origin, peers::peer_keys(facts)),
+            Group::Tags(facts) => self.made(&origin, personal::tags(facts, &own)),
+            Group::Receipts(facts) => {
+                let facts = self.known_receipts(&origin, facts);
+                self.made_partly(&origin, rooms::receipts(facts))
+            }
+            Group::PeerDevices(facts) => {
+                let user_id = facts.first().map(|fact| fact.user_id.clone()).unwrap_or_default();
+                let known = self.gather.peers.remove(&user_id).unwrap_or_default();
+                self.made(&origin, peers::peer_devices(&user_id, facts, known))
+            }
+        }
+    }
+
+    /// Writes what was gathered in a section, and in those before it.
+    fn end(&mut self, section: Section) -> Result<(), ImportError> {
+        self.flush()?;
+        self.remove_gone(section)?;
+        match section {
+            Section::RefreshTokens => self.write_sessions(),
+            Section::PushRuleChanges => {
+                let own = self.writer.own.clone();
+                for (user_id, (origin, rules, changes)) in std::mem::take(&mut self.gather.rules) {
+                    let made = personal::push_rules(&user_id, rules, &changes, &own);
+                    self.made_partly(&origin, made)?;
+                    self.writer.within()?;
+                }
+                Ok(())
+            }
+            Section::Receipts => {
+                self.gather.receipts_from = None;
+                Ok(())
+            }
+            // Of users without devices, the keys are asked for again.
+            Section::PeerDevices => self.end_peers(),
+            Section::BackwardExtremities => {
+                let missing = std::mem::take(&mut self.gather.missing);
+                self.writer.fill_gaps(missing)
+            }
+            Section::Destinations => self.write_destinations(),
+            Section::AppServices => self.write_services(),
+            Section::CurrentState => {
+                self.writer.end_state(&mut self.gather.comparison)?;
+                if self.writer.progress.pass == Pass::Copy {
+                    self.gather.comparison = Comparison::default();
+                }
+                Ok(())
+            }
+            Section::ForwardExtremities => self.writer.end_tips(&mut self.gather.comparison),
+            _ => Ok(()),
+        }
+    }
+
+    fn write_sessions(&mut self) -> Result<(), ImportError> {
+        let own = self.writer.own.clone();
+        let origins = std::mem::take(&mut self.gather.session_origins);
+        for (id, session) in std::mem::take(&mut self.gather.sessions) {
+            let Some(origin) = origins.get(&id) else { continue };
+            let made = accounts::session((&id.0, &id.1), session, &own, self.secret);
+            self.made_partly(origin, made)?;
+            self.writer.within()?;
+        }
+        Ok(())
+    }
+
+    /// Notes how far each other server was told. One that is not named would be told of everything
+    /// from the beginning, so all that have ever had a member in a room are named. The messages to
+    /// devices there come later: what is up to such a place counts as told.
+    fn write_destinations(&mut self) -> Result<(), ImportError> {
+        let now = self.writer.log.tip().offset;
+        let destinations = std::mem::take(&mut self.gather.destinations);
+        self.save_index()?;
+        let sent: Vec<i64> =
+            destinations.iter().map(|(_, of)| of.sent_up_to.unwrap_or_default()).collect();
+        let path = self.writer.files.events();
+        let found = offsets(&path, &sent).map_err(|source| ImportError::File {
+            what: "read",
+            path,
+            source,
+        })?;
+        let (mut all, mut named) = (Vec::new(), BTreeSet::new());
+        for ((origin, fact), sent) in destinations.into_iter().zip(found) {
+            let up_to = if is_behind(&fact) { sent } else { now };
+            match peers::reached(&fact, up_to) {
+                Ok(reached) => {
+                    if named.insert(reached.server_name.clone()) {
+                        all.push(reached);
+                    }
+                }
+                Err((reason, why)) => self.writer.leave(&origin, reason, &why)?,
+            }
+        }
+        let own = self.writer.own.clone();
+        let mut servers = BTreeSet::new();
+        for room in self.writer.known.all.rooms.values() {
+            let members = room.state.get("m.room.member").into_iter().flat_map(|of| of.keys());
+            let of = members.filter_map(|user_id| user_id.split_once(':')).map(|(_, of)| of);
+            for server in of.filter(|of| *of != own.as_str()) {
+                if !servers.contains(server) {
+                    servers.insert(server.to_owned());
+                }
+            }
+        }
+        for server in servers {
+            let Ok(server_name) = ruma::OwnedServerName::try_from(server) else { continue };
+            if named.insert(server_name.clone()) {
+                let set_aside = Default::default();
+                all.push(Reached { server_name, up_to: now, failing: None, set_aside });
+            }
+        }
+        let table = Origin { table: "destinations", key: crate::facts::Key::Number(0) };
+        // Each name has at most 255 bytes.
+        for servers in all.chunks(limits::IMPORT_GROUP_BYTES / 512) {
+            let body = Command::from(PeerReached { servers: servers.to_vec() });
+            let stream =
+                servers.first().map_or_else(Stream::server, |of| Stream::peer(&of.server_name));
+            self.writer.put(&table, None, &[(stream, body)])?;
+        }
+        Ok(())
+    }
+
+    fn write_services(&mut self) -> Result<(), ImportError> {
+        let services = std::mem::take(&mut self.gather.services);
+        self.save_index()?;
+        let told: Vec<i64> =
+            services.iter().map(|(_, of)| of.told_up_to.unwrap_or(i64::MAX)).collect();
+        let path = self.writer.files.events();
+        let found = offsets(&path, &told).map_err(|source| ImportError::File {
+            what: "read",
+            path,
+            source,
+        })?;
+        let (now, newest) = (self.writer.log.tip().offset, self.writer.progress.newest);
+        let untaken = std::mem::take(&mut self.gather.untaken);
+        for ((origin, fact), told) in services.into_iter().zip(found) {
+            // One that was told of all events has nothing to do with the receipts after them.
+            let is_behind = fact.told_up_to.is_some_and(|up_to| up_to < newest);
+            let told = if is_behind { told } else { now };
+            let first = untaken.get(&fact.id).map_or(Offset::MAX, |first| first.prev());
+            self.made(&origin, Ok(peers::delivery(&fact.id, told.min(first))))?;
+        }
+        Ok(())
+    }
+
+    /// The positions of others are looked up in the file of the index. Rows without durable records
+    /// are cut off if the import is interrupted.
+    fn save_index(&mut self) -> Result<(), ImportError> {
+        let path = self.writer.files.events();
+        let saved = self.writer.known.events.save(&path);
+        saved.map_err(|source| ImportError::File { what: "write", path, source })
+    }
+
+    /// Which sections a pass goes through.
+    pub(super) const fn of(pass: Pass) -> &'static [Section] {
+        match pass {
+            Pass::Copy => EARLY,
+            Pass::Follow => TAIL,
+            Pass::Finish => ALL,
+            Pass::Sealed => &[],
+        }
+    }
+}
+
+/// Whether a server has not been told of everything: it does not answer, or the source was stopped
+/// before it had sent the last events.
+fn is_behind(fact: &Destination) -> bool {
+    let fails = fact.failing_since_ms.is_some_and(|since| since > 0);
+    fact.sent_up_to.is_some_and(|sent| fails || fact.newest.is_some_and(|newest| newest > sent))
+}

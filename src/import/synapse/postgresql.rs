@@ -1,0 +1,191 @@
+//! PostgreSQL. Synapse's tables are in the first schema of the search path.
+
+use bytes::BytesMut;
+use postgres::{
+    Client, Config, NoTls, Row,
+    fallible_iterator::FallibleIterator as _,
+    types::{FromSql, IsNull, ToSql, Type, to_sql_checked},
+};
+
+use super::database::{Args, Cell, Database, Tables};
+use crate::facts::SourceError;
+
+pub(super) struct Postgresql {
+    client: Client,
+    config: Config,
+    place: String,
+}
+
+/// What every connection says first: a mistake of ours must not write, and what waits for a lock
+/// must not keep others waiting.
+const FIRST: &str =
+    "SET default_transaction_read_only = on; SET lock_timeout = '10s'; SET jit = off;
+    SET idle_in_transaction_session_timeout = '10min'";
+
+impl Postgresql {
+    pub(super) fn open(config: Config, place: String) -> Result<Self, SourceError> {
+        Ok(Self { client: connect(&config, &place)?, config, place })
+    }
+}
+
+fn connect(config: &Config, place: &str) -> Result<Client, SourceError> {
+    let away = |error: postgres::Error| SourceError::Away {
+        place: place.to_owned(),
+        why: in_full(&error),
+    };
+    let mut client = config.connect(NoTls).map_err(away)?;
+    client.batch_execute(FIRST).map_err(away)?;
+    Ok(client)
+}
+
+/// The error with its causes, which say what the first one does not.
+fn in_full(error: &postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// What PostgreSQL says when the same may succeed later, by the first two letters of its codes: a
+/// connection that broke, one query that met another, a lack of memory, a lock that is held, and a
+/// restart.
+const PASSES: [&str; 5] = ["08", "40", "53", "55", "57"];
+
+fn failed(place: &str, error: &postgres::Error) -> SourceError {
+    let passes = match error.code() {
+        Some(code) => PASSES.iter().any(|class| code.code().starts_with(*class)),
+        None => {
+            let cause = std::error::Error::source(error);
+            error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
+        }
+    };
+    if passes {
+        SourceError::Away { place: place.to_owned(), why: in_full(error) }
+    } else {
+        SourceError::Damaged { what: place.to_owned(), why: in_full(error) }
+    }
+}
+
+impl ToSql for Cell {
+    fn to_sql(
+        &self,
+        ty: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Int(number) if *ty == Type::INT2 => i16::try_from(*number)?.to_sql(ty, out),
+            Self::Int(number) if *ty == Type::INT4 => i32::try_from(*number)?.to_sql(ty, out),
+            Self::Int(number) if *ty == Type::BOOL => (*number != 0).to_sql(ty, out),
+            Self::Int(number) if *ty == Type::INT8 => number.to_sql(ty, out),
+            Self::Int(number) => number.to_string().to_sql(ty, out),
+            Self::Real(number) => number.to_sql(ty, out),
+            Self::Text(text) => text.to_sql(ty, out),
+            Self::Raw(bytes) | Self::Bytes(bytes) => bytes.as_slice().to_sql(ty, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Cell {
+    fn from_sql(
+        ty: &Type,
+        raw: &'a [u8],
+    ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(match *ty {
+            Type::BOOL => Self::Int(i64::from(bool::from_sql(ty, raw)?)),
+            Type::INT2 => Self::Int(i64::from(i16::from_sql(ty, raw)?)),
+            Type::INT4 => Self::Int(i64::from(i32::from_sql(ty, raw)?)),
+            Type::INT8 => Self::Int(i64::from_sql(ty, raw)?),
+            Type::FLOAT4 => Self::Real(f64::from(f32::from_sql(ty, raw)?)),
+            Type::FLOAT8 => Self::Real(f64::from_sql(ty, raw)?),
+            Type::BYTEA => Self::Bytes(raw.to_vec()),
+            // One byte says the version of what follows.
+            Type::JSONB => text(raw.get(1..).unwrap_or_default()),
+            _ => text(raw),
+        })
+    }
+
+    fn from_sql_null(_: &Type) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self::Null)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+fn text(raw: &[u8]) -> Cell {
+    match std::str::from_utf8(raw) {
+        Ok(text) => Cell::Text(text.to_owned()),
+        Err(_) => Cell::Raw(raw.to_vec()),
+    }
+}
+
+fn cells(row: &Row) -> Result<Vec<Cell>, postgres::Error> {
+    (0..row.len()).map(|column| row.try_get(column)).collect()
+}
+
+impl Database for Postgresql {
+    fn kind(&self) -> &'static str {
+        "postgresql"
+    }
+
+    fn place(&self) -> String {
+        self.place.clone()
+    }
+
+    fn begin(&mut self) -> Result<(), SourceError> {
+        if self.client.is_closed() {
+            self.client = connect(&self.config, &self.place)?;
+        }
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        self.client.batch_execute(begin).map_err(|error| failed(&self.place, &error))
+    }
+
+    fn end(&mut self) {
+        // It has read only. If the connection is gone, so is the transaction.
+        let _ = self.client.batch_execute("ROLLBACK");
+    }
+
+    fn query(
+        &mut self,
+        sql: &str,
+        args: Args<'_>,
+        each: &mut dyn FnMut(Vec<Cell>) -> bool,
+    ) -> Result<(), SourceError> {
+        let failed = |error: postgres::Error| failed(&self.place, &error);
+        let mut rows = self.client.query_raw(sql, args).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let cells = cells(&row).map_err(failed)?;
+            if !each(cells) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn tables(&mut self) -> Result<Tables, SourceError> {
+        let sql = "SELECT c.relname::text, a.attname::text
+            FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+            WHERE c.relkind IN ('r', 'p') AND pg_catalog.pg_table_is_visible(c.oid)
+                AND a.attnum > 0 AND NOT a.attisdropped";
+        let mut tables = Tables::new();
+        self.query(sql, &[], &mut |row| {
+            if let [Cell::Text(table), Cell::Text(column)] = &row[..] {
+                tables.entry(table.clone()).or_default().insert(column.clone());
+            }
+            true
+        })?;
+        Ok(tables)
+    }
+}

@@ -1,0 +1,81 @@
+-- The columns that are read, as Synapse's SQLite databases of version 94 have them.
+CREATE TABLE schema_version (version INTEGER NOT NULL, upgraded BOOL NOT NULL);
+INSERT INTO schema_version VALUES (94, 1);
+CREATE TABLE applied_schema_deltas (version INTEGER NOT NULL, file TEXT NOT NULL);
+CREATE TABLE background_updates (update_name TEXT NOT NULL, progress_json TEXT NOT NULL, ordering INT NOT NULL DEFAULT 0);
+
+CREATE TABLE users (name TEXT UNIQUE, password_hash TEXT, creation_ts BIGINT, admin SMALLINT DEFAULT 0 NOT NULL, is_guest SMALLINT DEFAULT 0 NOT NULL, appservice_id TEXT, consent_version TEXT, user_type TEXT, deactivated SMALLINT DEFAULT 0 NOT NULL, shadow_banned BOOLEAN, consent_ts BIGINT, approved BOOLEAN, locked BOOLEAN DEFAULT FALSE NOT NULL, suspended BOOLEAN DEFAULT FALSE NOT NULL);
+CREATE TABLE erased_users (user_id TEXT NOT NULL);
+CREATE TABLE registration_tokens (token TEXT NOT NULL UNIQUE, uses_allowed INT, pending INT NOT NULL, completed INT NOT NULL, expiry_time BIGINT);
+CREATE TABLE profiles (user_id TEXT NOT NULL UNIQUE, displayname TEXT, avatar_url TEXT, full_user_id TEXT, fields JSONB);
+CREATE TABLE user_threepids (user_id TEXT NOT NULL, medium TEXT NOT NULL, address TEXT NOT NULL, validated_at BIGINT NOT NULL, added_at BIGINT NOT NULL);
+CREATE TABLE user_threepid_id_server (user_id TEXT NOT NULL, medium TEXT NOT NULL, address TEXT NOT NULL, id_server TEXT NOT NULL);
+CREATE TABLE user_external_ids (auth_provider TEXT NOT NULL, external_id TEXT NOT NULL, user_id TEXT NOT NULL);
+CREATE TABLE devices (user_id TEXT NOT NULL, device_id TEXT NOT NULL, display_name TEXT, last_seen BIGINT, ip TEXT, user_agent TEXT, hidden BOOLEAN DEFAULT 0);
+CREATE TABLE access_tokens (id BIGINT PRIMARY KEY, user_id TEXT NOT NULL, device_id TEXT, token TEXT NOT NULL, valid_until_ms BIGINT, puppets_user_id TEXT, last_validated BIGINT, refresh_token_id BIGINT, used BOOLEAN);
+CREATE TABLE refresh_tokens (id BIGINT PRIMARY KEY, user_id TEXT NOT NULL, device_id TEXT NOT NULL, token TEXT NOT NULL, next_token_id BIGINT, expiry_ts BIGINT, ultimate_session_expiry_ts BIGINT);
+
+CREATE TABLE e2e_device_keys_json (user_id TEXT NOT NULL, device_id TEXT NOT NULL, ts_added_ms BIGINT NOT NULL, key_json TEXT NOT NULL);
+CREATE TABLE e2e_one_time_keys_json (user_id TEXT NOT NULL, device_id TEXT NOT NULL, algorithm TEXT NOT NULL, key_id TEXT NOT NULL, ts_added_ms BIGINT NOT NULL, key_json TEXT NOT NULL);
+CREATE TABLE e2e_fallback_keys_json (user_id TEXT NOT NULL, device_id TEXT NOT NULL, algorithm TEXT NOT NULL, key_id TEXT NOT NULL, key_json TEXT NOT NULL, used BOOLEAN NOT NULL DEFAULT FALSE);
+CREATE TABLE e2e_cross_signing_keys (user_id TEXT NOT NULL, keytype TEXT NOT NULL, keydata TEXT NOT NULL, stream_id BIGINT NOT NULL, updatable_without_uia_before_ms BIGINT);
+CREATE TABLE e2e_cross_signing_signatures (user_id TEXT NOT NULL, key_id TEXT NOT NULL, target_user_id TEXT NOT NULL, target_device_id TEXT NOT NULL, signature TEXT NOT NULL);
+CREATE TABLE dehydrated_devices (user_id TEXT NOT NULL PRIMARY KEY, device_id TEXT NOT NULL, device_data TEXT NOT NULL);
+CREATE TABLE e2e_room_keys (user_id TEXT NOT NULL, room_id TEXT NOT NULL, session_id TEXT NOT NULL, version BIGINT NOT NULL, first_message_index INT, forwarded_count INT, is_verified BOOLEAN, session_data TEXT NOT NULL);
+CREATE TABLE e2e_room_keys_versions (user_id TEXT NOT NULL, version BIGINT NOT NULL, algorithm TEXT NOT NULL, auth_data TEXT NOT NULL, deleted SMALLINT DEFAULT 0 NOT NULL, etag BIGINT);
+CREATE TABLE device_inbox (user_id TEXT NOT NULL, device_id TEXT NOT NULL, stream_id BIGINT NOT NULL, message_json TEXT NOT NULL);
+CREATE TABLE device_federation_outbox (destination TEXT NOT NULL, stream_id BIGINT NOT NULL, queued_ts BIGINT NOT NULL, messages_json TEXT NOT NULL);
+
+CREATE TABLE events (stream_ordering INTEGER PRIMARY KEY, topological_ordering BIGINT NOT NULL, event_id TEXT NOT NULL UNIQUE, type TEXT NOT NULL, room_id TEXT NOT NULL, outlier BOOL NOT NULL, depth BIGINT DEFAULT 0 NOT NULL, origin_server_ts BIGINT, received_ts BIGINT, sender TEXT, state_key TEXT, rejection_reason TEXT);
+CREATE TABLE event_json (event_id TEXT NOT NULL UNIQUE, room_id TEXT NOT NULL, internal_metadata TEXT NOT NULL, json TEXT NOT NULL, format_version INTEGER);
+CREATE TABLE event_to_state_groups (event_id TEXT NOT NULL UNIQUE, state_group BIGINT NOT NULL);
+CREATE TABLE state_groups (id BIGINT PRIMARY KEY, room_id TEXT NOT NULL, event_id TEXT NOT NULL);
+CREATE TABLE state_group_edges (state_group BIGINT NOT NULL, prev_state_group BIGINT NOT NULL);
+CREATE TABLE state_groups_state (state_group BIGINT NOT NULL, room_id TEXT NOT NULL, type TEXT NOT NULL, state_key TEXT NOT NULL, event_id TEXT NOT NULL);
+CREATE TABLE rejections (event_id TEXT NOT NULL UNIQUE, reason TEXT NOT NULL, last_check TEXT NOT NULL);
+CREATE TABLE redactions (event_id TEXT NOT NULL UNIQUE, redacts TEXT NOT NULL, have_censored BOOL NOT NULL DEFAULT false, received_ts BIGINT);
+CREATE TABLE current_state_events (event_id TEXT NOT NULL, room_id TEXT NOT NULL, type TEXT NOT NULL, state_key TEXT NOT NULL, membership TEXT);
+CREATE TABLE current_state_delta_stream (stream_id BIGINT NOT NULL, room_id TEXT NOT NULL, type TEXT NOT NULL, state_key TEXT NOT NULL, event_id TEXT, prev_event_id TEXT);
+CREATE TABLE ex_outlier_stream (event_stream_ordering BIGINT PRIMARY KEY NOT NULL, event_id TEXT NOT NULL, state_group BIGINT NOT NULL);
+CREATE TABLE event_forward_extremities (event_id TEXT NOT NULL, room_id TEXT NOT NULL);
+CREATE TABLE event_backward_extremities (event_id TEXT NOT NULL, room_id TEXT NOT NULL);
+CREATE TABLE event_edges (event_id TEXT NOT NULL, prev_event_id TEXT NOT NULL, room_id TEXT, is_state BOOL NOT NULL DEFAULT 0);
+CREATE TABLE timeline_gaps (room_id TEXT NOT NULL, instance_name TEXT NOT NULL, stream_ordering BIGINT NOT NULL);
+CREATE TABLE event_txn_id_device_id (event_id TEXT NOT NULL, room_id TEXT NOT NULL, user_id TEXT NOT NULL, device_id TEXT NOT NULL, txn_id TEXT NOT NULL, inserted_ts BIGINT NOT NULL);
+
+CREATE TABLE rooms (room_id TEXT PRIMARY KEY NOT NULL, is_public BOOL, creator TEXT, room_version TEXT);
+CREATE TABLE partial_state_rooms (room_id TEXT PRIMARY KEY);
+CREATE TABLE local_current_membership (room_id TEXT NOT NULL, user_id TEXT NOT NULL, event_id TEXT NOT NULL, membership TEXT NOT NULL);
+CREATE TABLE room_memberships (event_id TEXT NOT NULL, user_id TEXT NOT NULL, forgotten INTEGER DEFAULT 0);
+CREATE TABLE room_aliases (room_alias TEXT NOT NULL UNIQUE, room_id TEXT NOT NULL, creator TEXT);
+CREATE TABLE appservice_room_list (appservice_id TEXT NOT NULL, network_id TEXT NOT NULL, room_id TEXT NOT NULL);
+CREATE TABLE blocked_rooms (room_id TEXT NOT NULL, user_id TEXT NOT NULL);
+CREATE TABLE room_retention (room_id TEXT, event_id TEXT, min_lifetime BIGINT, max_lifetime BIGINT);
+
+CREATE TABLE account_data (user_id TEXT NOT NULL, account_data_type TEXT NOT NULL, stream_id BIGINT NOT NULL, content TEXT NOT NULL);
+CREATE TABLE room_account_data (user_id TEXT NOT NULL, room_id TEXT NOT NULL, account_data_type TEXT NOT NULL, stream_id BIGINT NOT NULL, content TEXT NOT NULL);
+CREATE TABLE room_tags (user_id TEXT NOT NULL, room_id TEXT NOT NULL, tag TEXT NOT NULL, content TEXT NOT NULL);
+CREATE TABLE push_rules (id BIGINT PRIMARY KEY, user_name TEXT NOT NULL, rule_id TEXT NOT NULL, priority_class SMALLINT NOT NULL, priority INTEGER NOT NULL DEFAULT 0, conditions TEXT NOT NULL, actions TEXT NOT NULL);
+CREATE TABLE push_rules_enable (id BIGINT PRIMARY KEY, user_name TEXT NOT NULL, rule_id TEXT NOT NULL, enabled SMALLINT);
+CREATE TABLE pushers (id BIGINT PRIMARY KEY, user_name TEXT NOT NULL, access_token BIGINT, profile_tag TEXT NOT NULL, kind TEXT NOT NULL, app_id TEXT NOT NULL, app_display_name TEXT NOT NULL, device_display_name TEXT NOT NULL, pushkey TEXT NOT NULL, ts BIGINT NOT NULL, lang TEXT, data TEXT, last_stream_ordering INTEGER, last_success BIGINT, failing_since BIGINT, enabled BOOLEAN, device_id TEXT);
+CREATE TABLE receipts_linearized (stream_id BIGINT NOT NULL, room_id TEXT NOT NULL, receipt_type TEXT NOT NULL, user_id TEXT NOT NULL, event_id TEXT NOT NULL, thread_id TEXT, data TEXT NOT NULL);
+CREATE TABLE user_filters (user_id TEXT NOT NULL, filter_id BIGINT NOT NULL, filter_json BYTEA NOT NULL);
+CREATE TABLE thread_subscriptions (stream_id INTEGER NOT NULL PRIMARY KEY, room_id TEXT NOT NULL, event_id TEXT NOT NULL, user_id TEXT NOT NULL, subscribed BOOLEAN NOT NULL, automatic BOOLEAN NOT NULL);
+CREATE TABLE presence_stream (stream_id BIGINT, user_id TEXT, state TEXT, last_active_ts BIGINT, status_msg TEXT, currently_active BOOLEAN);
+CREATE TABLE delayed_events (delay_id TEXT NOT NULL, user_localpart TEXT NOT NULL, device_id TEXT, delay BIGINT NOT NULL, send_ts BIGINT NOT NULL, room_id TEXT NOT NULL, event_type TEXT NOT NULL, state_key TEXT, origin_server_ts BIGINT, content TEXT NOT NULL, is_processed BOOLEAN NOT NULL DEFAULT FALSE);
+CREATE TABLE event_reports (id BIGINT NOT NULL PRIMARY KEY, received_ts BIGINT NOT NULL, room_id TEXT NOT NULL, event_id TEXT NOT NULL, user_id TEXT NOT NULL, reason TEXT, content TEXT);
+CREATE TABLE room_reports (id BIGINT NOT NULL PRIMARY KEY, received_ts BIGINT NOT NULL, room_id TEXT NOT NULL, user_id TEXT NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE user_reports (id BIGINT NOT NULL PRIMARY KEY, received_ts BIGINT NOT NULL, target_user_id TEXT NOT NULL, user_id TEXT NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE local_media_repository (media_id TEXT UNIQUE, media_type TEXT, media_length INTEGER, created_ts BIGINT, upload_name TEXT, user_id TEXT, quarantined_by TEXT, url_cache TEXT, last_access_ts BIGINT, safe_from_quarantine BOOLEAN NOT NULL DEFAULT 0, authenticated BOOLEAN DEFAULT FALSE NOT NULL, sha256 TEXT);
+CREATE TABLE remote_media_cache (media_origin TEXT, media_id TEXT, media_type TEXT, created_ts BIGINT, upload_name TEXT, media_length INTEGER, filesystem_id TEXT, last_access_ts BIGINT, quarantined_by TEXT, authenticated BOOLEAN DEFAULT FALSE NOT NULL, sha256 TEXT);
+
+CREATE TABLE server_signature_keys (server_name TEXT, key_id TEXT, from_server TEXT, ts_added_ms BIGINT, verify_key BYTEA, ts_valid_until_ms BIGINT);
+CREATE TABLE server_keys_json (server_name TEXT NOT NULL, key_id TEXT NOT NULL, from_server TEXT NOT NULL, ts_added_ms BIGINT NOT NULL, ts_valid_until_ms BIGINT NOT NULL, key_json BYTEA NOT NULL);
+CREATE TABLE device_lists_remote_cache (user_id TEXT NOT NULL, device_id TEXT NOT NULL, content TEXT NOT NULL);
+CREATE TABLE device_lists_remote_extremeties (user_id TEXT NOT NULL, stream_id TEXT NOT NULL);
+CREATE TABLE device_lists_remote_resync (user_id TEXT NOT NULL, added_ts BIGINT NOT NULL);
+CREATE TABLE destinations (destination TEXT PRIMARY KEY, retry_last_ts BIGINT, retry_interval INTEGER, failure_ts BIGINT, last_successful_stream_ordering BIGINT);
+CREATE TABLE destination_rooms (destination TEXT NOT NULL, room_id TEXT NOT NULL, stream_ordering BIGINT NOT NULL);
+CREATE TABLE application_services_state (as_id TEXT PRIMARY KEY NOT NULL, state VARCHAR(5));
+CREATE TABLE appservice_stream_position (stream_ordering BIGINT);
+CREATE TABLE application_services_txns (as_id TEXT NOT NULL, txn_id INTEGER NOT NULL, event_ids TEXT NOT NULL);
