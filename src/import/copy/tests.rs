@@ -722,6 +722,42 @@ fn a_receipt_comes_after_its_event_and_a_profile_after_its_account() {
 }
 
 #[test]
+fn an_outlier_that_is_fetched_from_the_past_holds_its_key_as_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut maker = Maker::new();
+    let (ann, topic) = (format!("@ann:{OWN}"), ("m.room.topic".to_owned(), String::new()));
+    let json = json!({
+        "room_id": ROOM, "sender": "@cy:c.example", "type": topic.0, "state_key": topic.1,
+        "content": { "topic": "x" }, "depth": 1, "origin_server_ts": 5, "prev_events": [],
+        "auth_events": [], "signatures": { "c.example": { "ed25519:k": "s" } },
+    });
+    let outlier = Judged::Outlier { out_of_band: false };
+    for (section, judged, stream) in
+        [(Section::Outliers, outlier, -1), (Section::Backfilled, Judged::Backfilled, -2)]
+    {
+        let event = stored(&RoomVersionId::V10, json.clone(), judged, stream);
+        maker.current.insert(topic.clone(), event.event_id.clone());
+        maker.source.tell(section, Fact::Event(Box::new(event)));
+    }
+    let delta = StateDelta {
+        stream: maker.stream + 1,
+        room_id: ROOM.to_owned(),
+        event_type: topic.0.clone(),
+        state_key: topic.1.clone(),
+        event_id: maker.current.get(&topic).cloned(),
+        previous: None,
+    };
+    maker.source.tell(Section::Events, Fact::StateDelta(delta));
+    let after: Model = maker.current.clone();
+    maker.events[1].after = after;
+    maker.send(&ann, ("m.room.message", None), json!({ "body": "x" }), &[1], Judged::Timeline);
+    let (mut source, ..) = maker.ended();
+    let finished = finish_in(dir.path(), &mut source).unwrap();
+    assert_eq!(finished.copied.written["room.pdu"], 2);
+    assert_eq!((finished.compared, finished.differing_rooms), (1, Vec::new()));
+}
+
+#[test]
 fn a_source_of_another_server_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (mut source, ..) = made(&[]);
