@@ -22,7 +22,7 @@ use logcabin_import::{
     compare::{self, Compared, Extent},
     copy,
     facts::Source as _,
-    former_server,
+    former_server, processes,
     proposal::{Proposal, propose},
     synapse::{self, Settings, Source},
 };
@@ -306,8 +306,11 @@ impl Move {
 
     /// Refuses to go on while Synapse runs.
     fn must_be_stopped(&self) -> Result<(), Failure> {
-        if let Some(process) = running(&self.settings.yaml) {
-            return Err(format!("Synapse runs, as process {process}: stop it first").into());
+        let running = processes::using(&self.former.config);
+        if !running.is_empty() {
+            let ids: Vec<String> = running.iter().map(u32::to_string).collect();
+            let why = "stop it first, with all of its workers";
+            return Err(format!("Synapse runs, as process {}: {why}", ids.join(", ")).into());
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let config = self.config();
@@ -533,20 +536,6 @@ fn text(compared: &Compared) -> String {
     text
 }
 
-/// The process of Synapse, if its file with the process id names one that is it.
-fn running(yaml: &Value) -> Option<u32> {
-    let text = std::fs::read_to_string(yaml["pid_file"].as_str()?).ok()?;
-    let process: u32 = text.trim().parse().ok()?;
-    // The number may be another program's by now.
-    let line = std::fs::read(format!("/proc/{process}/cmdline")).ok()?;
-    is_synapse(&String::from_utf8_lossy(&line)).then_some(process)
-}
-
-/// Whether this is the command line of a Synapse, whoever starts it.
-fn is_synapse(line: &str) -> bool {
-    ["synapse.app.", "synapse_homeserver", "synapse_worker"].iter().any(|name| line.contains(name))
-}
-
 /// The progress, on standard error if that is a terminal.
 struct Progress {
     is_shown: bool,
@@ -604,20 +593,6 @@ fn stop_signal() -> io::Result<Arc<AtomicBool>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_that_is_not_synapse_is_none() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("pid");
-        let yaml = json!({ "pid_file": path.display().to_string() });
-        assert_eq!(running(&yaml), None);
-        for text in ["", "nonsense", "0", &std::process::id().to_string()] {
-            std::fs::write(&path, text).unwrap();
-            assert_eq!(running(&yaml), None, "{text}");
-        }
-        assert!(is_synapse("python\0-m\0synapse.app.homeserver\0-c\0homeserver.yaml"));
-        assert!(!is_synapse("logcabin\0import-synapse\0finish"));
-    }
 
     #[test]
     fn a_server_whose_users_are_elsewhere_is_refused() {

@@ -10,6 +10,7 @@ pub mod copy;
 mod error;
 pub mod facts;
 mod former;
+pub mod processes;
 pub mod proposal;
 pub mod synapse;
 
