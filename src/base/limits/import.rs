@@ -56,3 +56,7 @@ pub const IMPORTED_ARGON2_PASSES: u32 = 32;
 
 /// The longest hash that is compared, in bytes: that of SHA-512.
 pub const IMPORTED_HASH_BYTES: usize = 64;
+
+/// The longest password that is checked with a hash of another server, in bytes. Synapse accepts
+/// 512 characters.
+pub const IMPORTED_PASSWORD_BYTES: usize = 4 * 512;

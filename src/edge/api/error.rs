@@ -135,6 +135,7 @@ impl From<Denied> for ApiError {
         match denied {
             Denied::TooOften(wait) | Denied::Busy(wait) => Self::limit_exceeded(wait),
             Denied::Closed => Self::unavailable("The server is shutting down."),
+            Denied::NoPepper => Self::unavailable("This password cannot be checked now."),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Denied, Verdict,
-    imported::{ImportedHash, Pepper},
+    imported::{ImportedHash, Pepper, is_usable},
 };
 use logcabin_base::{background, clock::random_bytes, limits};
 use logcabin_record::command::Secret;
@@ -43,6 +43,8 @@ pub(super) struct Hasher {
     pepper: Option<Arc<Pepper>>,
     jobs: SyncSender<Job>,
     computed: Arc<AtomicU64>,
+    /// Whether a hash needed a pepper, and there was none: it is logged once.
+    lacks_pepper: AtomicBool,
 }
 
 impl Hasher {
@@ -58,7 +60,13 @@ impl Hasher {
                 tracing::error!(%error, "a thread for passwords could not be started");
             }
         }
-        Self { iterations, pepper: pepper.map(Arc::new), jobs, computed: Arc::default() }
+        Self {
+            iterations,
+            pepper: pepper.map(Arc::new),
+            jobs,
+            computed: Arc::default(),
+            lacks_pepper: AtomicBool::default(),
+        }
     }
 
     /// The hash of `password` with a new salt.
@@ -74,31 +82,46 @@ impl Hasher {
         stored: Option<Secret>,
     ) -> Result<Verdict, Denied> {
         let wanted = self.iterations;
+        let is_imported = stored.as_ref().is_some_and(|stored| is_usable(stored.expose()));
+        let most = match is_imported {
+            true => limits::IMPORTED_PASSWORD_BYTES,
+            false => limits::PASSWORD_BYTES,
+        };
         // Longer than any password that was ever accepted.
-        if password.len() > limits::PASSWORD_BYTES {
+        if password.len() > most {
             return Ok(Verdict::Wrong);
         }
         let pepper = self.pepper.clone();
-        self.compute(move |counter| {
+        let checked = self.compute(move |counter| {
             let imported = stored.as_ref().and_then(|stored| ImportedHash::parse(stored.expose()));
             if let Some(imported) = imported {
                 counter.fetch_add(1, Ordering::Relaxed);
-                if !imported.is_of(&password, pepper.as_deref()) {
-                    return Verdict::Wrong;
+                if !imported.is_of(&password, pepper.as_deref())? {
+                    return Ok(Verdict::Wrong);
                 }
-                return Verdict::Right { renewed: Some(new_hash(&password, wanted, counter)) };
+                let renewed = Some(new_hash(&password, wanted, counter));
+                return Ok(Verdict::Right { renewed });
             }
             let stored = stored.as_ref().and_then(|stored| parse(stored.expose()));
             let (iterations, salt, expected) =
                 stored.clone().unwrap_or_else(|| (wanted, vec![0; SALT_BYTES], Vec::new()));
             let hash = derive(&password, &salt, iterations, counter);
             if stored.is_none() || !bool::from(hash.ct_eq(&expected)) {
-                return Verdict::Wrong;
+                return Ok(Verdict::Wrong);
             }
             let renewed = (iterations < wanted).then(|| new_hash(&password, wanted, counter));
-            Verdict::Right { renewed }
-        })
-        .await
+            Ok(Verdict::Right { renewed })
+        });
+        let checked = checked.await?;
+        if matches!(checked, Err(Denied::NoPepper))
+            && !self.lacks_pepper.swap(true, Ordering::Relaxed)
+        {
+            tracing::error!(
+                "imported passwords cannot be checked without the pepper that \
+                 `passwords.imported_pepper_file` names"
+            );
+        }
+        checked
     }
 
     /// How many hashes were computed.
@@ -222,6 +245,15 @@ mod tests {
         assert!(renewed.expose().starts_with("$pbkdf2-sha512$i=1000$"));
         assert!(verify(&hasher, "correct horse", Some(renewed)).await);
         assert!(matches!(check("wrong horse").await.unwrap(), Verdict::Wrong));
+    }
+
+    /// Nobody has given a wrong password then.
+    #[tokio::test]
+    async fn a_hash_whose_pepper_is_missing_is_neither_right_nor_wrong() {
+        let stored = "{nfkc,pepper}$2b$04$abcdefghijklmnopqrstuujydOTSfIH/d5oUHpsygqV5X9xJLQc6e";
+        let hasher = hasher();
+        let checked = hasher.verify("correct horse".to_owned(), Some(Secret::from(stored)));
+        assert_eq!(checked.await.unwrap_err(), Denied::NoPepper);
     }
 
     #[tokio::test]

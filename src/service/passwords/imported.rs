@@ -10,7 +10,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use subtle::ConstantTimeEq as _;
 use unicode_normalization::UnicodeNormalization as _;
 
-use super::hasher::MAX_ITERATIONS;
+use super::{Denied, hasher::MAX_ITERATIONS};
 use logcabin_base::limits;
 use logcabin_config::SecretFile;
 use logcabin_record::command::PasswordFlags;
@@ -78,7 +78,10 @@ impl<'a> ImportedHash<'a> {
     }
 
     /// Whether it is the hash of this password.
-    pub(super) fn is_of(&self, password: &str, pepper: Option<&Pepper>) -> bool {
+    ///
+    /// # Errors
+    /// When it needs a pepper, and there is none: then nobody's password can be checked.
+    pub(super) fn is_of(&self, password: &str, pepper: Option<&Pepper>) -> Result<bool, Denied> {
         let text: Cow<'_, str> = match self.flags.nfkc {
             true => password.nfkc().collect(),
             false => password.into(),
@@ -86,15 +89,10 @@ impl<'a> ImportedHash<'a> {
         let pepper = match (self.flags.pepper, pepper) {
             (false, _) => "",
             (true, Some(Pepper(pepper))) => pepper.as_str(),
-            (true, None) => {
-                tracing::error!(
-                    "a password hash needs a pepper, which `passwords.imported_pepper_file` names"
-                );
-                return false;
-            }
+            (true, None) => return Err(Denied::NoPepper),
         };
         let peppered = || [text.as_bytes(), pepper.as_bytes()].concat();
-        match &self.form {
+        Ok(match &self.form {
             Form::Bcrypt(hash) => {
                 let mut input = peppered();
                 input.truncate(BCRYPT_BYTES);
@@ -125,8 +123,14 @@ impl<'a> ImportedHash<'a> {
                 }
                 bool::from(found.ct_eq(hash))
             }
-        }
+        })
     }
+}
+
+/// Whether a password can be checked with this hash of another server.
+#[must_use]
+pub fn is_usable(stored: &str) -> bool {
+    ImportedHash::parse(stored).is_some()
 }
 
 /// The number with this name in `m=1,t=2`, from 1 to `most`.
@@ -150,7 +154,7 @@ mod tests {
 
     fn is_of(stored: &str, password: &str, pepper: Option<&str>) -> bool {
         let pepper = pepper.map(|pepper| Pepper(pepper.to_owned()));
-        ImportedHash::parse(stored).unwrap().is_of(password, pepper.as_ref())
+        ImportedHash::parse(stored).unwrap().is_of(password, pepper.as_ref()) == Ok(true)
     }
 
     /// Made with Python's bcrypt and argon2, and with its `hashlib`.

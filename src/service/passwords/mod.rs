@@ -5,7 +5,7 @@
 
 mod guesses;
 mod hasher;
-mod imported;
+pub mod imported;
 pub mod policy;
 
 use std::{
@@ -41,6 +41,9 @@ pub enum Denied {
     Busy(Duration),
     #[error("The server is shutting down.")]
     Closed,
+    /// The hash is another server's, with a pepper that this one lacks.
+    #[error("This password cannot be checked now.")]
+    NoPepper,
 }
 
 /// The pepper of imported hashes cannot be read: nobody who has one could log in.
