@@ -293,7 +293,7 @@ pub enum Encoding {
 pub struct Header {
     pub offset: Offset,
     /// Milliseconds since the Unix epoch at which the server appended the record. Never decreases
-    /// from one record to the next. When what an imported record says happened, is
+    /// from one record to the next. For when the content of an imported record happened, see
     /// [`Record::happened_ms`].
     pub time_ms: u64,
     /// The epoch in which the record was written.

@@ -454,8 +454,8 @@ impl Accounts {
         }
     }
 
-    /// The tokens count as issued at `time_ms`, when the record was appended: what is imported has
-    /// been idle nowhere but elsewhere.
+    /// The tokens count as issued at `time_ms`, when the record was appended: what is imported
+    /// was in use at the source.
     pub(super) fn login(
         &self,
         offset: Offset,

@@ -91,7 +91,7 @@ pub struct RegistrationTokenSet {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
     /// How many accounts were created with it. Only imports say so: programs that do not know this
-    /// member stop at their beginning.
+    /// member stop at `import.begin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<u64>,
 }
