@@ -22,7 +22,7 @@ use logcabin_import::{
     compare::{self, Compared, Extent},
     copy,
     facts::Source as _,
-    former_server, processes,
+    former_server,
     proposal::{Proposal, propose},
     synapse::{self, Settings, Source},
 };
@@ -306,15 +306,9 @@ impl Move {
 
     /// Refuses to go on while Synapse runs.
     fn must_be_stopped(&self) -> Result<(), Failure> {
-        let running = processes::using(&self.former.config);
-        if !running.is_empty() {
-            let ids: Vec<String> = running.iter().map(u32::to_string).collect();
-            let why = "stop it first, with all of its workers";
-            return Err(format!("Synapse runs, as process {}: {why}", ids.join(", ")).into());
-        }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let config = self.config();
-        Ok(runtime.block_on(self.former.must_be_silent_for(&config))?)
+        Ok(runtime.block_on(self.former.must_be_silent_for(&self.data_dir, &config))?)
     }
 }
 
@@ -438,6 +432,7 @@ impl Finish {
         let Some(mut former) = Former::read(&data_dir)? else {
             return Err(format!("nothing was imported into {}", data_dir.display()).into());
         };
+        former.must_be_free_for(&data_dir)?;
         let mut lost = 0;
         match former.stage {
             Stage::Finished(end) => {
@@ -486,14 +481,17 @@ fn give_back(former: &mut Former, data_dir: &Path) -> Result<(), former::FormerE
     former.remove_guard(data_dir)
 }
 
-/// How many records users have caused after this one. No server may use the log.
+/// How many records users, administrators and requests without a session (such as a registration)
+/// have caused after this one. No server may use the log.
 fn written_since(data_dir: &Path, end: u64) -> Result<u64, Failure> {
     let log = source::Source::stopped(data_dir)?;
     let mut count = 0;
     for record in log.records(Offset::new(end).next())? {
         let header = record?.header;
+        let of = &header.origin;
         // When a device was last seen, or what was delivered, is nobody's loss.
-        count += u64::from(header.origin.user.starts_with('@') && !header.ephemeral);
+        let is_somebodys = !of.user.is_empty() || !of.request.is_empty();
+        count += u64::from(is_somebodys && !header.ephemeral);
     }
     Ok(count)
 }

@@ -464,15 +464,14 @@ impl Config {
             let read = <PublicUrl as value::Setting>::read(&RawSetting::Text(&url));
             self.server.public_url = read.unwrap_or(PublicUrl::Auto);
         }
-        if self.outbound.rehearsal {
-            self.close_exits();
-        }
-        self
+        if self.outbound.rehearsal { self.for_rehearsal() } else { self }
     }
 
     /// What a rehearsal changes: nobody outside is served, and what is set for the live server's
     /// data is left alone. That nothing is sent is seen to where it would be.
-    fn close_exits(&mut self) {
+    #[must_use]
+    pub fn for_rehearsal(mut self) -> Self {
+        self.outbound.rehearsal = true;
         // With it, others could read keys, and would send what the live server is then not sent.
         self.federation.enabled = false;
         // An authority would be asked. A certificate in files serves a rehearsal as well.
@@ -490,6 +489,9 @@ impl Config {
             self.log.archive_dir = ArchiveDir::Auto;
         }
         self.media.dir = MediaDir::Auto;
+        // It would have the rehearsal's requests among the live ones.
+        self.http.access_log_to = AccessLogTo::Stderr;
+        self
     }
 
     /// # Errors

@@ -6,7 +6,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ed25519_dalek::SigningKey;
 use serde_json::Value;
 
+use logcabin_base::clock::random_bytes;
 use logcabin_ops::former::{Former, Stage};
+use logcabin_record::hex;
 
 use crate::{
     ImportError,
@@ -53,5 +55,6 @@ pub fn former_server(
     })?;
     let Addresses { here, public } = addresses(yaml);
     let (server_name, stage, newest) = (about.server_name, Stage::Copied, None);
-    Ok(Former { config, server_name, keys, here, public, stage, newest })
+    let id = hex(&random_bytes::<32>());
+    Ok(Former { id, config, server_name, keys, here, public, stage, newest })
 }

@@ -10,7 +10,6 @@ pub mod copy;
 mod error;
 pub mod facts;
 mod former;
-pub mod processes;
 pub mod proposal;
 pub mod synapse;
 

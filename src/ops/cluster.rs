@@ -85,6 +85,9 @@ pub async fn move_in(config: &Config) -> Result<MovedLog, ClusterError> {
     if local.is_of_cluster() {
         return refused("the log is already that of a node");
     }
+    // After an import, a node serves without the notes in this directory.
+    former::depart(&config.server.data_dir, "a cluster began with this log")
+        .map_err(|error| ClusterError::Refused(error.to_string()))?;
     let log = NatsLog::found(local, options).await?;
     let mut files = 0;
     if config.media.dir == MediaDir::Auto {

@@ -5,9 +5,11 @@
 //!
 //! A data directory for rehearsals has a mark, and is good for nothing else.
 
+mod processes;
+
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fmt, fs, io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
@@ -17,10 +19,12 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::time::timeout;
 
+#[cfg(feature = "nats")]
+use logcabin_base::clock::Clock;
 use logcabin_base::{bodies::BodyBudget, disk, limits};
 use logcabin_config::Config;
 use logcabin_log::store::has_log;
-use logcabin_outside::outbound::Outbound;
+use logcabin_outside::outbound::{Outbound, Unanswered};
 
 /// The note in the data directory.
 const NOTE: &str = "import.json";
@@ -88,8 +92,32 @@ pub enum FormerError {
         program, if *with_key { " with this server's key" } else { "" }
     )]
     Answers { program: &'static str, server_name: String, address: String, with_key: bool },
+    #[error(
+        "Synapse runs with {}, as process {}: two servers with one key must never run; stop it, with \
+         all of its workers, and see to it that nothing starts it again",
+        config.display(), Listed(processes)
+    )]
+    Runs { config: PathBuf, processes: Vec<u32> },
     #[error("whether the other server answers cannot be found out: {0}")]
     NoClient(String),
+    #[error(
+        "whether Synapse answers at {address}, where it listened, cannot be told: {why}. If it is \
+         another program, remove the address from `here` in {}",
+        note.display()
+    )]
+    Unknown { address: String, why: String, note: PathBuf },
+}
+
+/// Numbers as they are listed in a sentence.
+struct Listed<'a>(&'a [u32]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, number) in self.0.iter().enumerate() {
+            write!(f, "{}{number}", if at > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
 }
 
 /// How far the move has come.
@@ -107,6 +135,9 @@ pub enum Stage {
 /// The other server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Former {
+    /// What tells one import from another: its guard file has the same.
+    #[serde(default)]
+    pub id: String,
     /// Its configuration.
     pub config: PathBuf,
     pub server_name: String,
@@ -127,6 +158,8 @@ pub struct Former {
 #[derive(Debug, Serialize, Deserialize)]
 struct Guard {
     note: String,
+    #[serde(default)]
+    id: String,
     server_name: String,
     data_dir: PathBuf,
 }
@@ -159,12 +192,22 @@ impl Former {
     /// Refuses a second data directory for one key.
     ///
     /// # Errors
-    /// When the guard file names another data directory.
+    /// When the guard file names another data directory, and this is not that one, moved.
     pub fn must_be_free_for(&self, data_dir: &Path) -> Result<(), FormerError> {
+        self.is_guarded(data_dir).map(|_| ())
+    }
+
+    /// Whether the guard file names this data directory; not if there is none, or if it names where
+    /// this one was before it was moved.
+    fn is_guarded(&self, data_dir: &Path) -> Result<bool, FormerError> {
         let path = self.guard();
-        let Some(Guard { data_dir: other, .. }) = read(&path)? else { return Ok(()) };
+        let Some(Guard { id, data_dir: other, .. }) = read(&path)? else { return Ok(false) };
         if is_same(&other, data_dir) {
-            return Ok(());
+            return Ok(true);
+        }
+        let has_gone = other.join(NOTE).try_exists().is_ok_and(|is_there| !is_there);
+        if has_gone && !id.is_empty() && id == self.id {
+            return Ok(false);
         }
         Err(FormerError::TakenOver { guard: path, other })
     }
@@ -180,8 +223,8 @@ impl Former {
                     this configuration: two servers with one key destroy rooms and encryption. \
                     The way back is `logcabin import-synapse finish --undo`.";
         let (note, server_name) = (note.to_owned(), self.server_name.clone());
-        let path = self.guard();
-        write(&path, &Guard { note, server_name, data_dir })?;
+        let (path, id) = (self.guard(), self.id.clone());
+        write(&path, &Guard { note, id, server_name, data_dir })?;
         // It holds no secret, and this may be root: the server must be able to read it.
         let readable = fs::set_permissions(&path, fs::Permissions::from_mode(0o644));
         readable.map_err(|source| FormerError::File { path, source })
@@ -214,30 +257,68 @@ impl Former {
         if !self.config.exists() {
             return Ok(());
         }
-        match self.must_be_free_for(data_dir) {
-            // This data directory was moved.
-            Err(FormerError::TakenOver { other, .. })
-                if other.join(NOTE).try_exists().is_ok_and(|is_there| !is_there) => {}
+        let is_guarded = match self.is_guarded(data_dir) {
             Err(FormerError::File { source, .. })
-                if source.kind() == io::ErrorKind::PermissionDenied => {}
-            checked => checked?,
-        }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                true
+            }
+            is_guarded => is_guarded?,
+        };
         let guard = self.guard();
-        if guard.exists() {
-            return Ok(());
+        if !guard.exists() {
+            return Err(FormerError::NoGuard { config: self.config.clone(), guard });
         }
-        Err(FormerError::NoGuard { config: self.config.clone(), guard })
+        if !is_guarded && let Err(error) = self.put_guard(data_dir) {
+            // From now on, it should refuse a copy at the former place.
+            tracing::warn!(%error, "the data directory was moved, and the guard file cannot say so");
+        }
+        Ok(())
     }
 
-    /// Refuses to go on while it answers, at any of its addresses.
+    /// The former server of a log without a note of it, such as that of a restored backup, or of a
+    /// further node of a cluster: what the log itself knows.
+    #[must_use]
+    pub fn of_log(server_name: &str, keys: BTreeMap<String, String>, end: u64) -> Self {
+        Self {
+            id: String::new(),
+            config: PathBuf::new(),
+            server_name: server_name.to_owned(),
+            keys,
+            here: Vec::new(),
+            public: ["", ":8448"].map(|port| format!("https://{server_name}{port}")).to_vec(),
+            stage: Stage::Finished(end),
+            newest: None,
+        }
+    }
+
+    /// Refuses to go on while it runs on this machine, in a container or not.
+    fn must_not_run(&self) -> Result<(), FormerError> {
+        let processes = processes::using(&self.config);
+        if processes.is_empty() {
+            return Ok(());
+        }
+        Err(FormerError::Runs { config: self.config.clone(), processes })
+    }
+
+    /// Refuses to go on while it runs here, or answers at any of its addresses.
     ///
     /// # Errors
-    /// When it is recognised there.
-    pub async fn must_be_silent(&self, outbound: &Outbound) -> Result<(), FormerError> {
+    /// When it is recognised, or something answers where it listened and does not say what it is.
+    pub async fn must_be_silent(
+        &self,
+        data_dir: &Path,
+        outbound: &Outbound,
+    ) -> Result<(), FormerError> {
+        self.must_not_run()?;
         let here = self.here.iter().map(|address| (address, true));
         let all = here.chain(self.public.iter().map(|address| (address, false)));
         let looks = all.map(|(address, is_here)| async move {
             let answers = Box::pin(Answers::of(outbound, address, is_here)).await;
+            if let (true, Some(why)) = (is_here, &answers.unclear) {
+                let (address, why) = (address.clone(), why.clone());
+                return Some(FormerError::Unknown { address, why, note: data_dir.join(NOTE) });
+            }
             let with_key = self.recognise(&answers)?;
             Some(FormerError::Answers {
                 program: "Synapse",
@@ -254,11 +335,15 @@ impl Former {
     ///
     /// # Errors
     /// When it is recognised, or nobody can be asked.
-    pub async fn must_be_silent_for(&self, config: &Config) -> Result<(), FormerError> {
+    pub async fn must_be_silent_for(
+        &self,
+        data_dir: &Path,
+        config: &Config,
+    ) -> Result<(), FormerError> {
         let bodies = BodyBudget::new(config.body_shares());
         let outbound = Outbound::new(&config.outbound, &bodies);
         let outbound = outbound.map_err(|error| FormerError::NoClient(error.to_string()))?;
-        self.must_be_silent(&outbound).await
+        self.must_be_silent(data_dir, &outbound).await
     }
 
     /// Whether these are answers of the former server: `Some(true)` if it shows its key.
@@ -292,6 +377,8 @@ struct Answers {
     has_feature: bool,
     /// The server's name, and its keys by their ids.
     keys: Option<(String, BTreeMap<String, String>)>,
+    /// Why it is unclear what answers there, if something does: nothing was understood of it.
+    unclear: Option<String>,
 }
 
 impl Answers {
@@ -299,17 +386,27 @@ impl Answers {
         // Each on its own: a busy server may answer one of them in time.
         let ask = async |path: &str| {
             let url = format!("{address}{path}");
-            let answer = timeout(limits::FORMER_TIME, Box::pin(outbound.document(&url))).await;
-            answer.ok()?.ok()
+            let answer = timeout(limits::FORMER_TIME, Box::pin(outbound.look(&url))).await;
+            answer.unwrap_or_else(|_| Err(Unanswered::Unclear("no answer in time".to_owned())))
         };
         let (version, keys, features) = tokio::join!(
             Box::pin(ask("/_matrix/federation/v1/version")),
             Box::pin(ask("/_matrix/key/v2/server")),
             Box::pin(async {
                 // Proxies may answer this one from memory, for hours.
-                if is_here { ask("/_matrix/client/versions").await } else { None }
+                let path = "/_matrix/client/versions";
+                if is_here { ask(path).await } else { Err(Unanswered::Silent) }
             }),
         );
+        let unclear = match (&version, &keys, &features) {
+            (
+                Err(Unanswered::Unclear(why)),
+                Err(Unanswered::Unclear(_)),
+                Err(Unanswered::Unclear(_)),
+            ) => Some(why.clone()),
+            _ => None,
+        };
+        let (version, keys, features) = (version.ok(), keys.ok(), features.ok());
         let program = version.as_ref().and_then(|of| of["server"]["name"].as_str());
         Self {
             is_here,
@@ -318,6 +415,7 @@ impl Answers {
             has_feature: features
                 .is_some_and(|of| of["unstable_features"].get(SYNAPSE_FEATURE).is_some()),
             keys: keys.as_ref().and_then(keys_of),
+            unclear,
         }
     }
 }
@@ -348,7 +446,6 @@ pub fn must_not_be_rehearsed(data_dir: &Path) -> Result<(), FormerError> {
 ///
 /// # Errors
 /// When it is one of these.
-#[cfg(feature = "nats")]
 pub(crate) fn must_be_usable(data_dir: &Path) -> Result<(), FormerError> {
     must_not_be_rehearsed(data_dir)?;
     Former::read(data_dir)?.map_or(Ok(()), |former| former.must_be_over(data_dir))
@@ -408,6 +505,19 @@ pub fn departure(data_dir: &Path) -> Result<Option<(u64, String)>, FormerError> 
     Ok(Some((note["time_ms"].as_u64().unwrap_or_default(), what.to_owned())))
 }
 
+/// Notes that there is no way back, unless the server took over from nobody.
+///
+/// # Errors
+/// When that cannot be noted.
+#[cfg(feature = "nats")]
+pub(crate) fn depart(data_dir: &Path, what: &str) -> Result<(), FormerError> {
+    if Former::read(data_dir)?.is_none() || departure(data_dir)?.is_some() {
+        return Ok(());
+    }
+    let note = serde_json::json!({ "time_ms": Clock::system().now_ms(), "what": what });
+    write(&departure_file(data_dir), &note)
+}
+
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, FormerError> {
     let text = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -440,6 +550,7 @@ mod tests {
 
     fn former(config: &Path) -> Former {
         Former {
+            id: "one".to_owned(),
             config: config.to_owned(),
             server_name: "example.org".to_owned(),
             keys: [("ed25519:a_1".to_owned(), "abc".to_owned())].into(),
@@ -517,10 +628,16 @@ mod tests {
         }
         assert_eq!(Former::read(&one).unwrap(), Some(former.clone()));
         assert_eq!(Former::read(&two).unwrap(), None);
-        // A data directory may be moved.
+        // A data directory may be moved. From then on, a copy at its former place is another one.
         let moved = dir.path().join("moved");
         fs::rename(&one, &moved).unwrap();
+        let other = Former { id: "two".to_owned(), ..former.clone() };
+        assert!(matches!(other.must_be_over(&moved), Err(FormerError::TakenOver { .. })));
         former.must_be_over(&moved).unwrap();
+        fs::create_dir(&one).unwrap();
+        former.write(&one).unwrap();
+        assert!(matches!(former.must_be_over(&one), Err(FormerError::TakenOver { .. })));
+        fs::remove_dir_all(&one).unwrap();
         fs::rename(&moved, &one).unwrap();
         former.remove_guard(&one).unwrap();
         former.remove_guard(&one).unwrap();

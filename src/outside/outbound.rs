@@ -95,6 +95,9 @@ pub enum OutboundError {
     /// The service did not answer in time.
     #[error("no answer in time")]
     Late,
+    /// Nobody listens there.
+    #[error("the connection is refused")]
+    Refused,
     /// A certificate file is not usable.
     #[error("`outbound.certificates`: {0}")]
     Certificates(String),
@@ -124,6 +127,17 @@ pub enum OutboundError {
     Unexpected(serde_json::Error),
 }
 
+/// What is known of a server that does not have a document.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// There is none.
+    Silent,
+    /// It answers, and has no such document.
+    Other,
+    /// There is something, of which this was learned.
+    Unclear(String),
+}
+
 impl From<legacy::Error> for OutboundError {
     fn from(error: legacy::Error) -> Self {
         Self::of(&error)
@@ -140,8 +154,10 @@ impl OutboundError {
                 return Self::NotPublic(NotPublic);
             }
             let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
-            if io == Some(io::ErrorKind::TimedOut) {
-                return Self::Late;
+            match io {
+                Some(io::ErrorKind::TimedOut) => return Self::Late,
+                Some(io::ErrorKind::ConnectionRefused) => return Self::Refused,
+                _ => {}
             }
             let next = error.to_string();
             if !text.contains(&next) {
@@ -331,6 +347,32 @@ impl Outbound {
             return answer.json().map_err(|error| error.to_string());
         }
         Err("there are too many redirects".to_owned())
+    }
+
+    /// A JSON document at an address, if its server knows it.
+    ///
+    /// # Errors
+    /// With what can be said of the server there otherwise.
+    pub async fn look(&self, address: &str) -> Result<serde_json::Value, Unanswered> {
+        let url: Url = address.parse().map_err(|_| Unanswered::Silent)?;
+        let mut request = OutboundRequest::new(Method::GET, url);
+        request.max_bytes = limits::DOCTOR_DOCUMENT_BYTES;
+        match self.send(request).await {
+            Ok(answer) if answer.status == StatusCode::OK => {
+                answer.json().map_err(|_| Unanswered::Other)
+            }
+            Ok(answer) if answer.status.is_server_error() => {
+                Err(Unanswered::Unclear(format!("it answers {}", answer.status)))
+            }
+            Ok(_) => Err(Unanswered::Other),
+            Err(
+                OutboundError::Refused
+                | OutboundError::Nowhere
+                | OutboundError::NotPublic(_)
+                | OutboundError::Rehearsal(_),
+            ) => Err(Unanswered::Silent),
+            Err(error) => Err(Unanswered::Unclear(error.to_string())),
+        }
     }
 
     /// Sends a request.

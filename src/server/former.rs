@@ -2,8 +2,10 @@
 //! use, and one for rehearsals only in a rehearsal.
 
 use logcabin_config::Config;
+use logcabin_engine::Engine;
 use logcabin_ops::former::{self, Former, FormerError};
 use logcabin_outside::{exits, outbound::Outbound};
+use logcabin_record::command::ImportSource;
 
 /// # Errors
 /// When it may not; the text says what to do.
@@ -16,8 +18,37 @@ pub(super) async fn admit(config: &Config, outbound: &Outbound) -> Result<(), Fo
     former::must_not_be_rehearsed(data_dir)?;
     let Some(former) = Former::read(data_dir)? else { return Ok(()) };
     former.must_be_over(data_dir)?;
-    former.must_be_silent(outbound).await?;
+    former.must_be_silent(data_dir, outbound).await?;
     // Before anything can leave.
     exits::note_departure_in(former::departure_file(data_dir));
     Ok(())
+}
+
+/// The same for its log, which may be here without the note: that of a restored backup, or of a
+/// further node of a cluster.
+///
+/// # Errors
+/// When it may not be served.
+pub(super) async fn admit_log(
+    config: &Config,
+    engine: &Engine,
+    outbound: &Outbound,
+) -> Result<(), FormerError> {
+    let (data_dir, state) = (&config.server.data_dir, engine.state());
+    if config.outbound.rehearsal {
+        return Ok(());
+    }
+    if state.imports.unfinished() {
+        return Err(FormerError::Unfinished(data_dir.clone()));
+    }
+    let import = state.imports.newest(ImportSource::Synapse);
+    let (Some(end), Some(own)) = (import.and_then(|import| import.ended), state.server()) else {
+        return Ok(());
+    };
+    if Former::read(data_dir)?.is_some() {
+        return Ok(());
+    }
+    let keys = [(own.key_id.clone(), own.public_key.clone())].into();
+    let former = Former::of_log(&own.server_name, keys, end.get());
+    former.must_be_silent(data_dir, outbound).await
 }

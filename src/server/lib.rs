@@ -185,7 +185,8 @@ async fn serve(
     let places = descriptors::share(&config);
     // Invalid files are reported before anything is changed.
     let named = ConfiguredFiles::load(&config)?;
-    former::admit(&config, named.outbound()).await?;
+    let outbound = named.outbound().clone();
+    former::admit(&config, &outbound).await?;
     let https = Https::open(&config)?;
     let access = AccessLog::open(&config.http, Clock::system())?.map(Arc::new);
     open::warn_of(&config);
@@ -209,10 +210,7 @@ async fn serve(
     let starting = starting::Answering::begin(&within, &listeners)?;
     let manager = Manager::starting();
     let mut core = Core::open(&config, &named, log).await?;
-    // Its own note may be missing; the log says so itself.
-    if core.engine.state().imports.unfinished() && !config.outbound.rehearsal {
-        return Err(FormerError::Unfinished(config.server.data_dir.clone()).into());
-    }
+    former::admit_log(&config, &core.engine, &outbound).await?;
 
     let (out, taken_out) = oneshot::channel();
     let shutdown = Shutdown::when(async {

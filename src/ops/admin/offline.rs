@@ -20,7 +20,7 @@ use logcabin_log::{
     Log,
     store::{SledLog, SledOptions, has_log},
 };
-use logcabin_outside::outbound::Outbound;
+use logcabin_outside::{exits, outbound::Outbound};
 use logcabin_record::Origin;
 use logcabin_service::{last_seen::LastSeen, passwords::Passwords, policies};
 use logcabin_snapshot::{self as snapshot, StartedFrom};
@@ -55,14 +55,19 @@ fn on_data_dir<'a>(
         if !has_log(data_dir) {
             return Err(ActError::NoLog(data_dir.display().to_string()));
         }
+        // Acts have exits, too: identity servers are told of addresses.
+        let config = &match former::is_for_rehearsals(data_dir) {
+            true => config.clone().for_rehearsal(),
+            false => {
+                former::must_be_usable(data_dir).map_err(ActError::invalid)?;
+                exits::note_departure_in(former::departure_file(data_dir));
+                config.clone()
+            }
+        };
         let mut options = SledOptions::new(data_dir);
         options.min_free_bytes = config.log.min_free_bytes;
         options.archive = config.archive_dir();
         let log = Arc::new(SledLog::open(options)?);
-        let mut config = config.clone();
-        // Acts have exits, too: identity servers are told of addresses.
-        config.outbound.rehearsal |= former::is_for_rehearsals(data_dir);
-        let config = &config;
         let begin = if replays { Begin::Replay } else { Begin::Snapshot };
         let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, message, begin, actor).await;
         log.close();

@@ -68,6 +68,9 @@ pub enum BackupError {
     },
     #[error("another backup is being made in {}", .0.display())]
     InUse(PathBuf),
+    /// What was restored from it would be taken for the real server.
+    #[error("{} is for rehearsals, of which there are no backups", .0.display())]
+    Rehearsal(PathBuf),
     #[error(
         "no backup in {} is intact, so none was removed; `logcabin verify-backup` tells what is \
          wrong",

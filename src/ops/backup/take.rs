@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::{BackupError, copy_media, prune, sync_dir};
-use crate::source::{Manifest, MediaEntry, SegmentEntry, Source, SourceError};
+use crate::{
+    former,
+    source::{Manifest, MediaEntry, SegmentEntry, Source, SourceError},
+};
 use logcabin_base::clock::Clock;
 use logcabin_log::{
     archive::Segment,
@@ -72,6 +75,9 @@ pub fn take(
     options: Options,
     on_progress: impl FnMut(Offset),
 ) -> Result<NewBackup, BackupError> {
+    if former::is_for_rehearsals(data_dir) {
+        return Err(BackupError::Rehearsal(data_dir.to_owned()));
+    }
     let _lock = open(dest)?;
     let made_ms = Clock::system().now_ms();
     let end = source.end()?;

@@ -126,9 +126,10 @@ pub async fn examine(context: &ActContext, again_after: Option<Duration>) -> Rep
 /// Examines what can be examined without the log.
 pub async fn examine_without_log(config: &Config, reason: &str) -> Report {
     let now_ms = Clock::system().now_ms();
-    let mut config = config.clone();
-    config.outbound.rehearsal |= former::is_for_rehearsals(&config.server.data_dir);
-    let config = &config;
+    let config = &match former::is_for_rehearsals(&config.server.data_dir) {
+        true => config.clone().for_rehearsal(),
+        false => config.clone(),
+    };
     Box::pin(run(&Subject { config, context: Err(reason), running: None, now_ms })).await
 }
 

@@ -55,6 +55,9 @@ pub enum ExportError {
         /// An entry in it.
         found: String,
     },
+    /// What was imported from it would be taken for the real server.
+    #[error("{} is for rehearsals, of which there are no exports", .0.display())]
+    Rehearsal(PathBuf),
     /// Another process writes there.
     #[error("another export is being written to {}", .0.display())]
     Busy(PathBuf),

@@ -7,7 +7,7 @@ use super::{
     folder::{Folder, Lines},
     hex, line,
 };
-use crate::{history::progress::Progress, source::Source};
+use crate::{former, history::progress::Progress, source::Source};
 use logcabin_base::clock::Clock;
 use logcabin_log::{
     erase::{Audit, remainder},
@@ -28,6 +28,9 @@ pub fn export_server(
     dest: &Path,
     file_bytes: u64,
 ) -> Result<Manifest, ExportError> {
+    if former::is_for_rehearsals(data_dir) {
+        return Err(ExportError::Rehearsal(data_dir.to_owned()));
+    }
     let source = Source::data_dir(data_dir)?;
     if source.end()? == Offset::ZERO {
         return Err(ExportError::Empty);

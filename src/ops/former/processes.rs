@@ -12,8 +12,7 @@ const PROGRAMS: [&str; 3] = ["synapse.app.", "synapse_homeserver", "synapse_work
 
 /// The processes of a Synapse that were given this configuration, the main one and workers. It may
 /// be in a container, where the file has another path.
-#[must_use]
-pub fn using(config: &Path) -> Vec<u32> {
+pub(super) fn using(config: &Path) -> Vec<u32> {
     under(Path::new("/proc"), config)
 }
 

@@ -17,7 +17,10 @@ use tokio::{
 use url::Url;
 
 use super::{Service, Services};
-use crate::outbound::{Outbound, OutboundError, OutboundRequest, OutboundResponse};
+use crate::{
+    exits,
+    outbound::{Outbound, OutboundError, OutboundRequest, OutboundResponse},
+};
 use logcabin_base::limits;
 
 /// A request to a service.
@@ -86,6 +89,11 @@ impl QueryClient {
     async fn ask_for(&self, service: &Service, path: &[&str]) -> QueryResult {
         if service.url.is_none() {
             return QueryResult::Answered;
+        }
+        // It makes rooms and users because of it.
+        if let Err(error) = exits::leaves("a query of an application service") {
+            tracing::warn!(%error, "a query of an application service cannot be noted");
+            return QueryResult::NoAnswer;
         }
         let (tries, pause) = limits::APPSERVICE_TRIES;
         let asking = async {

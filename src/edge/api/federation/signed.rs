@@ -77,13 +77,12 @@ pub(crate) async fn signed_by(
             let amounts = amounts(request.uri().path(), request.body().len());
             let admitted = federation.accounts.admit(&signed.origin, &amounts);
             admitted.map_err(ApiError::limit_exceeded)?;
-            if request.method() != http::Method::GET {
-                // What is taken from others is missing elsewhere: see the way back after an import.
-                exits::leaves("a request of a homeserver").map_err(|error| {
-                    warn!(%error, "a request of a homeserver cannot be noted");
-                    ApiError::unavailable("The server cannot take this now.")
-                })?;
-            }
+            // What others get, or is taken from them, is missing at the server that this one was
+            // imported from: see the way back after an import.
+            exits::leaves("a request of a homeserver").map_err(|error| {
+                warn!(%error, "a request of a homeserver cannot be noted");
+                ApiError::unavailable("The server cannot take this now.")
+            })?;
             Ok(signed.origin)
         }
         Err(error) => {
