@@ -33,7 +33,7 @@ async fn answering(program: &'static str, key: &'static str) -> StandIn {
 /// Notes in a data directory that it took over.
 fn note(data_dir: &Path, config: &Path, public: &[String], stage: &Value) {
     let note = json!({
-        "config": config, "server_name": "e2e.test", "keys": { "ed25519:a_1": KEY },
+        "id": "one", "config": config, "server_name": "e2e.test", "keys": { "ed25519:a_1": KEY },
         "here": [], "public": public, "stage": stage,
     });
     std::fs::write(data_dir.join("import.json"), note.to_string()).expect("a file");
@@ -75,20 +75,26 @@ async fn no_start_beside_the_former_server_wherever_it_answers() {
     let why = refused_start_on(&data_dir, &[], &[]);
     assert!(why.contains("the guard file"), "{why}");
     let guard = directory.path().join("homeserver.yaml.moved-to-logcabin");
-    let of = |data_dir: &Path| {
-        let guard_file = json!({ "note": "", "server_name": "e2e.test", "data_dir": data_dir });
+    let of = |data_dir: &Path, id: &str| {
+        let name = "e2e.test";
+        let guard_file = json!({ "note": "", "id": id, "server_name": name, "data_dir": data_dir });
         std::fs::write(&guard, guard_file.to_string()).expect("a file");
     };
     let other = directory.path().join("other");
     std::fs::create_dir(&other).expect("a directory");
     std::fs::copy(data_dir.join("import.json"), other.join("import.json")).expect("a file");
-    of(&other);
-    let why = refused_start_on(&data_dir, &[], &[]);
-    assert!(why.contains("has taken over"), "{why}");
-    // A directory that is not there any more was this one, before it was moved.
-    of(Path::new("/elsewhere"));
+    let elsewhere = Path::new("/elsewhere");
+    for (data_dir_of_guard, id) in [(&*other, "one"), (elsewhere, "another"), (elsewhere, "")] {
+        of(data_dir_of_guard, id);
+        let why = refused_start_on(&data_dir, &[], &[]);
+        assert!(why.contains("has taken over"), "{why}");
+    }
+    // A directory of the same import that is not there any more was this one, before it was moved.
+    of(elsewhere, "one");
     TestServer::start_alone_with(&data_dir, &[]).await.stop();
-    of(&data_dir);
+    let named = std::fs::read_to_string(&guard).expect("a file");
+    assert!(named.contains(&data_dir.display().to_string()), "{named}");
+    of(&data_dir, "one");
     TestServer::start_alone_with(&data_dir, &[]).await.stop();
 }
 
