@@ -19,12 +19,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use logcabin_base::disk;
 use logcabin_config::{Config, Effective};
 use logcabin_import::{
+    ImportError, check,
     compare::{self, Compared, Extent},
     copy,
-    facts::Source as _,
-    former_server,
+    facts::Source,
+    former_server, mas,
     proposal::{Proposal, propose},
-    synapse::{self, Settings, Source},
+    synapse,
 };
 use logcabin_log::store::has_log;
 use logcabin_ops::{
@@ -68,9 +69,38 @@ struct Place {
     #[arg(long, value_name = "HOMESERVER.YAML")]
     config: PathBuf,
 
+    /// The configuration of matrix-authentication-service, if that logs the users in
+    #[arg(long, value_name = "MAS.YAML")]
+    mas: Option<PathBuf>,
+
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// What the configuration of the source says.
+struct Settings {
+    synapse: synapse::Settings,
+    mas: Option<mas::Settings>,
+}
+
+impl Settings {
+    /// Opens the source for reading.
+    fn open(&self) -> Result<Box<dyn Source>, ImportError> {
+        let synapse = synapse::Source::open(&self.synapse)?;
+        Ok(match &self.mas {
+            Some(mas) => Box::new(mas::Source::open(mas, synapse)?),
+            None => Box::new(synapse),
+        })
+    }
+
+    fn media(&self) -> &Path {
+        &self.synapse.media_store_path
+    }
+
+    fn propose(&self, data_dir: &Path) -> Proposal {
+        propose(&self.synapse.yaml, self.mas.as_ref(), data_dir, &data_dir.join(PROPOSED))
+    }
 }
 
 /// Say what comes along, what does not, how long it takes and how much disk, and write nothing
@@ -170,7 +200,10 @@ impl ImportSynapse {
 
 impl Place {
     fn settings(&self) -> Result<Settings, Failure> {
-        Ok(Settings::read(&self.config)?)
+        let synapse = synapse::Settings::read(&self.config)?;
+        let read = |path: &PathBuf| mas::Settings::read(path, &synapse.server_name);
+        let mas = self.mas.as_ref().map(read).transpose()?;
+        Ok(Settings { synapse, mas })
     }
 
     /// Prints a result: as it words itself, or as JSON.
@@ -190,27 +223,35 @@ impl Check {
     fn run(&self) -> Result<ExitCode, Failure> {
         let settings = self.place.settings()?;
         if self.toml {
-            let data_dir = Path::new("/var/lib/logcabin");
-            let proposal = propose(&settings.yaml, data_dir, &data_dir.join(PROPOSED));
-            super::print(&proposal.text)?;
+            super::print(&settings.propose(Path::new("/var/lib/logcabin")).text)?;
             return Ok(ExitCode::SUCCESS);
         }
-        self.place.print(&synapse::check(&settings)?)?;
-        match refusal(&settings.yaml) {
-            Some(why) => Err(why.into()),
-            None => Ok(ExitCode::SUCCESS),
+        let mut source = settings.open()?;
+        let report = check::check(&mut *source, settings.media())?;
+        self.place.print(&report)?;
+        match (refusal(&settings.synapse.yaml, settings.mas.is_some()), report.refused) {
+            (Some(why), _) => Err(why.into()),
+            (None, Some(why)) => Err(why.into()),
+            (None, None) => Ok(ExitCode::SUCCESS),
         }
     }
 }
 
 /// Why a source cannot be imported although it can be read.
-fn refusal(yaml: &Value) -> Option<&'static str> {
+fn refusal(yaml: &Value, has_mas: bool) -> Option<&'static str> {
     let services =
         [&yaml["matrix_authentication_service"], &yaml["experimental_features"]["msc3861"]];
-    services.iter().any(|service| service["enabled"] == true).then_some(
-        "matrix-authentication-service logs the users of this Synapse in. What it has is not read, \
-         so that nobody could log in afterwards: let Synapse take the logins over first",
-    )
+    match (services.iter().any(|service| service["enabled"] == true), has_mas) {
+        (true, false) => Some(
+            "matrix-authentication-service logs the users of this Synapse in, and has their \
+             passwords and sessions: name its configuration, with --mas mas.yaml",
+        ),
+        (false, true) => Some(
+            "this Synapse logs its users in itself, and does not use \
+             matrix-authentication-service: leave --mas out",
+        ),
+        _ => None,
+    }
 }
 
 /// What is to be done, and where it stands.
@@ -229,11 +270,11 @@ impl Move {
     fn begin(place: &Place, data_dir: &Path) -> Result<Self, Failure> {
         let data_dir = std::path::absolute(data_dir)?;
         let settings = place.settings()?;
-        if let Some(why) = refusal(&settings.yaml) {
+        if let Some(why) = refusal(&settings.synapse.yaml, settings.mas.is_some()) {
             return Err(why.into());
         }
-        let mut source = Source::open(&settings)?;
-        let mut former = former_server(&place.config, &settings.yaml, &mut source)?;
+        let mut source = settings.open()?;
+        let mut former = former_server(&place.config, &settings.synapse.yaml, &mut *source)?;
         former.must_be_free_for(&data_dir)?;
         if let Some(noted) = Former::read(&data_dir)? {
             if noted.server_name != former.server_name || noted.keys != former.keys {
@@ -245,7 +286,7 @@ impl Move {
             }
             (former.stage, former.newest) = (noted.stage, noted.newest);
         }
-        let proposal = propose(&settings.yaml, &data_dir, &data_dir.join(PROPOSED));
+        let proposal = settings.propose(&data_dir);
         Ok(Self { settings, data_dir, former, proposal })
     }
 
@@ -290,7 +331,7 @@ impl Move {
 
     /// The newest position in Synapse's stream of events.
     fn head(&self) -> Result<i64, Failure> {
-        Ok(Source::open(&self.settings)?.head()?)
+        Ok(self.settings.open()?.head()?)
     }
 
     /// Gives up, as Synapse has written what would be missing here.
@@ -304,11 +345,17 @@ impl Move {
         .into())
     }
 
-    /// Refuses to go on while Synapse runs.
+    /// Refuses to go on while Synapse runs, or what logs its users in.
     fn must_be_stopped(&self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let config = self.config();
-        Ok(runtime.block_on(self.former.must_be_silent_for(&self.data_dir, &config))?)
+        runtime.block_on(self.former.must_be_silent_for(&self.data_dir, &config))?;
+        if let Some(mas) = &self.settings.mas {
+            let (issuer, addresses) = (mas.issuer.clone(), mas.addresses());
+            let service = former::LoginService { issuer, addresses };
+            runtime.block_on(service.must_be_silent_for(&config))?;
+        }
+        Ok(())
     }
 }
 
@@ -323,7 +370,9 @@ impl CopySource {
         let stop = stop_signal()?;
         let mut progress = Progress::begin(self.place.json);
         let options = this.options(self.follow);
-        let copied = copy::copy(&this.settings, &options, &stop, &mut |at| progress.show(at));
+        let mut source = this.settings.open()?;
+        let media = Some(this.settings.media());
+        let copied = copy::copy(&mut *source, media, &options, &stop, &mut |at| progress.show(at));
         progress.end();
         if copied.is_ok() && this.former.newest.take().is_some() {
             // The `finish` that was interrupted had not begun to take anything.
@@ -395,7 +444,10 @@ impl Finish {
         let stop = stop_signal()?;
         let mut progress = Progress::begin(self.place.json);
         let options = this.options(false);
-        let finished = copy::finish(&this.settings, &options, &stop, &mut |at| progress.show(at));
+        let mut source = this.settings.open()?;
+        let media = Some(this.settings.media());
+        let finished =
+            copy::finish(&mut *source, media, &options, &stop, &mut |at| progress.show(at));
         progress.end();
         let finished = finished?;
         if !self.rehearsal {
@@ -498,10 +550,9 @@ fn written_since(data_dir: &Path, end: u64) -> Result<u64, Failure> {
 
 impl Compare {
     fn run(&self) -> Result<ExitCode, Failure> {
-        let settings = self.place.settings()?;
-        let mut source = Source::open(&settings)?;
+        let mut source = self.place.settings()?.open()?;
         let extent = Extent { users: self.users, rooms: self.rooms };
-        let compared = compare::compare(&mut source, &self.data_dir, extent);
+        let compared = compare::compare(&mut *source, &self.data_dir, extent);
         // Opening the log may have made files.
         give_to_owner(&self.data_dir);
         let compared = compared?;
@@ -531,6 +582,8 @@ fn text(compared: &Compared) -> String {
         0 => writeln!(text, "Both give the same answers."),
         faults => writeln!(text, "{} differences have no reason.", grouped(faults)),
     };
+    let others: Vec<&str> = compare::NOT_COMPARED.iter().map(|(_, name)| *name).collect();
+    let _ = writeln!(text, "Not looked at: {}.", others.join(", "));
     text
 }
 
@@ -593,25 +646,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_whose_users_are_elsewhere_is_refused() {
+    fn a_server_whose_users_are_elsewhere_is_refused_without_that_place() {
         for yaml in [
             json!({ "matrix_authentication_service": { "enabled": true } }),
             json!({ "experimental_features": { "msc3861": { "enabled": true } } }),
         ] {
-            assert!(refusal(&yaml).is_some(), "{yaml}");
+            assert!(refusal(&yaml, false).is_some_and(|why| why.contains("--mas")), "{yaml}");
+            assert!(refusal(&yaml, true).is_none(), "{yaml}");
         }
         for yaml in [
             json!({}),
             json!({ "matrix_authentication_service": null, "experimental_features": 5 }),
             json!({ "matrix_authentication_service": { "enabled": false } }),
         ] {
-            assert!(refusal(&yaml).is_none(), "{yaml}");
+            assert!(refusal(&yaml, false).is_none(), "{yaml}");
+            assert!(refusal(&yaml, true).is_some_and(|why| why.contains("--mas")), "{yaml}");
         }
     }
 
     #[test]
     fn differences_are_told_with_their_reasons() {
         let compared = Compared::default();
-        assert_eq!(text(&compared), "Both give the same answers.\n");
+        assert!(text(&compared).starts_with("Both give the same answers.\nNot looked at: "));
     }
 }

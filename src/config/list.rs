@@ -508,7 +508,8 @@ usage_settings! { settings {
         iterations: u32 = 210_000, in 1_000..=10_000_000;
         /// A file with the secret that another server added to passwords before it hashed them
         /// (Synapse's `password_config.pepper`), if its accounts were imported. It is needed until
-        /// all of them have logged in once; "off" for none.
+        /// all of them have logged in once; "off" for none. If there were several, each has a line;
+        /// what is no line of text is written in base64, after "base64:".
         imported_pepper_file: Option<SecretFile> = None;
         /// Hashes computed at once, at a low priority; 0 means one for each processor except one.
         concurrent: usize = 0, in 0..=1024;

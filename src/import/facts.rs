@@ -18,12 +18,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 mod event;
+mod oauth;
 mod personal;
 mod room;
 mod server;
 mod user;
 
-pub use self::{event::*, personal::*, room::*, server::*, user::*};
+pub use self::{event::*, oauth::*, personal::*, room::*, server::*, user::*};
 
 /// Where facts come from: a database that belongs to another server.
 ///
@@ -67,6 +68,25 @@ pub trait Source: Send {
     /// The newest position in [`Section::Events`], to tell how far behind a reader is.
     fn head(&mut self) -> Result<i64, SourceError>;
 
+    /// The tables with something that somebody might miss, and that no section tells of.
+    fn left(&mut self) -> Result<Vec<LeftTable>, SourceError> {
+        Ok(Vec::new())
+    }
+
+    /// The names of work that the source's program has not done yet after an upgrade, and that
+    /// changes what is read.
+    fn unfinished(&mut self) -> Result<Vec<String>, SourceError> {
+        Ok(Vec::new())
+    }
+
+    /// Those of them without which what is read is wrong: nothing is copied before they are done.
+    fn unready(&mut self) -> Result<Vec<String>, SourceError> {
+        Ok(Vec::new())
+    }
+
+    /// The rooms whose state has changed after this position in [`Section::Events`].
+    fn changed_rooms(&mut self, after: i64) -> Result<Vec<String>, SourceError>;
+
     /// Says that the source's program has stopped: nothing is under way any more. Until then, a
     /// slice of [`Section::Events`] ends before a place that may still be filled.
     fn stopped(&mut self);
@@ -108,6 +128,10 @@ pub enum Section {
     ThreepidBindings,
     /// [`Fact::ExternalId`]
     ExternalIds,
+    /// [`Fact::OauthClient`]
+    OauthClients,
+    /// [`Fact::OauthGrant`]: those that have not ended. Their tokens follow.
+    OauthGrants,
     /// [`Fact::Device`]. Their tokens follow.
     Devices,
     /// [`Fact::AccessToken`], which name the refresh token that came with them.
@@ -207,6 +231,8 @@ pub enum Section {
     Destinations,
     /// [`Fact::DestinationRoom`]
     DestinationRooms,
+    /// [`Fact::DeviceChange`]: changes of devices that some server has not been told of.
+    DeviceChanges,
     /// [`Fact::AppService`]: how far application services have been told.
     AppServices,
     /// [`Fact::AppServiceTransaction`]: what they were sent and did not take, by service and
@@ -221,7 +247,7 @@ pub enum Section {
 
 impl Section {
     /// Every section, in the order of the log.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 59] = [
         Self::Server,
         Self::RegistrationTokens,
         Self::Accounts,
@@ -229,6 +255,8 @@ impl Section {
         Self::Threepids,
         Self::ThreepidBindings,
         Self::ExternalIds,
+        Self::OauthClients,
+        Self::OauthGrants,
         Self::Devices,
         Self::AccessTokens,
         Self::RefreshTokens,
@@ -274,6 +302,7 @@ impl Section {
         Self::PeerDeviceLists,
         Self::Destinations,
         Self::DestinationRooms,
+        Self::DeviceChanges,
         Self::AppServices,
         Self::AppServiceTransactions,
         Self::ToDevice,
@@ -311,6 +340,8 @@ pub struct Slice {
     pub next: Option<Cursor>,
     /// After the last row of this slice, or the cursor that was given if there was none.
     pub end: Cursor,
+    /// With events: the rooms that the source knew in part only at that moment, if it says so.
+    pub partial: Option<Vec<String>>,
 }
 
 /// A fact, and where it was found.
@@ -366,6 +397,15 @@ impl fmt::Display for Bad {
     }
 }
 
+/// A table that does not come along.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftTable {
+    pub table: &'static str,
+    pub rows: u64,
+    /// A sentence without its full stop.
+    pub why: &'static str,
+}
+
 /// Why a source cannot be read, or not any further.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -417,6 +457,8 @@ pub enum Fact {
     Threepid(Threepid),
     ThreepidBinding(ThreepidBinding),
     ExternalId(ExternalId),
+    OauthClient(OauthClient),
+    OauthGrant(OauthGrant),
     Device(Device),
     AccessToken(AccessToken),
     RefreshToken(RefreshToken),
@@ -462,6 +504,7 @@ pub enum Fact {
     PeerDeviceList(PeerDeviceList),
     Destination(Destination),
     DestinationRoom(DestinationRoom),
+    DeviceChange(DeviceChange),
     AppService(AppService),
     AppServiceTransaction(AppServiceTransaction),
     ToDevice(ToDevice),

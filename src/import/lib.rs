@@ -5,13 +5,17 @@
 
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+pub mod check;
 pub mod compare;
 pub mod copy;
 mod error;
 pub mod facts;
 mod former;
+pub mod mas;
 pub mod proposal;
+mod sql;
 pub mod synapse;
+mod yaml;
 
 pub use error::ImportError;
 pub use former::former_server;

@@ -1,42 +1,40 @@
 //! Synapse: its settings, and its database as facts.
 
-mod check;
-mod database;
+mod context;
 mod events;
+mod left;
 mod past;
-mod plan;
-mod postgresql;
 mod schema;
 mod sections;
 mod settings;
-mod sqlite;
 mod state;
 #[cfg(test)]
 mod tests;
 
+use std::{collections::BTreeSet, path::PathBuf};
+
+use serde_json::Value;
+
 use logcabin_base::clock::Clock;
 
-pub use self::{
-    check::{Left, Report, check},
-    settings::Settings,
-};
+pub use self::settings::Settings;
 use self::{
-    database::{Cell, Database},
-    events::Places,
-    past::Mark,
-    plan::Context,
-    postgresql::Postgresql,
-    schema::Schema,
-    sections::plans,
-    settings::DatabaseSettings,
-    sqlite::Sqlite,
+    context::Context, events::Places, past::Mark, sections::plans, settings::DatabaseSettings,
 };
 use crate::{
     ImportError,
     facts::{
-        self, About, Cursor, Fact, Key, Origin, Section, ServerKey, Slice, SourceError, StateEntry,
-        StateGroup, StateStep, Told,
+        self, About, AppService, Bad, Cursor, Fact, Key, LeftTable, Origin, Section, ServerKey,
+        Slice, SourceError, StateEntry, StateGroup, StateStep, Told,
     },
+    sql::{
+        database::{Cell, Database},
+        plan,
+        postgresql::Postgresql,
+        schema::Schema,
+        sqlite::Sqlite,
+    },
+    yaml,
 };
 
 /// Synapse's database, opened for reading.
@@ -45,6 +43,8 @@ pub struct Source {
     schema: Schema,
     context: Context,
     keys: Vec<ServerKey>,
+    /// The registrations of application services.
+    registrations: Vec<PathBuf>,
     places: Places,
     past: past::Left,
 }
@@ -66,16 +66,20 @@ impl Source {
                 Box::new(Postgresql::open((**config).clone(), place.clone())?)
             }
         };
-        let schema = Schema::read(&mut *database)?;
-        let context =
-            Context { server_name: settings.server_name.clone(), peppered: settings.peppered };
+        let schema = schema::read(&mut *database)?;
+        let context = Context {
+            server_name: settings.server_name.clone(),
+            peppered: settings.peppered,
+            session_lifetime_ms: settings.session_lifetime_ms(),
+        };
         let keys = settings.server_keys()?;
         Ok(Self {
             database,
             schema,
             context,
             keys,
-            places: Places::default(),
+            registrations: settings.app_service_config_files.clone(),
+            places: Places::of(settings.event_writers()),
             past: past::Left::default(),
         })
     }
@@ -89,6 +93,11 @@ impl Source {
         let read = read(self);
         self.database.end();
         read
+    }
+
+    /// How many rows a table has; none if it is not there.
+    pub(super) fn rows(&mut self, table: &str) -> Result<u64, SourceError> {
+        self.at_once(|source| source.schema.rows(&mut *source.database, table))
     }
 
     /// The server's own keys.
@@ -114,8 +123,15 @@ impl Source {
         } else {
             events::read(database, &self.schema, places, place, now_ms)?
         };
+        let partial = self.database.rows("SELECT room_id FROM partial_state_rooms", &[])?;
+        let partial = partial.into_iter().filter_map(|mut row| match row.pop() {
+            Some(Cell::Text(room_id)) => Some(room_id),
+            _ => None,
+        });
+        let partial = Some(partial.collect());
         let end = Cursor(run.end.to_string());
-        Ok(Slice { facts: run.facts, bad: run.bad, next: run.more.then(|| end.clone()), end })
+        let next = run.more.then(|| end.clone());
+        Ok(Slice { facts: run.facts, bad: run.bad, next, end, partial })
     }
 
     fn backfilled(&mut self, after: &Cursor) -> Result<Slice, SourceError> {
@@ -130,7 +146,46 @@ impl Source {
             past::backfilled(&mut *self.database, &mut self.places, &mut self.past, mark, now_ms)?;
         // A mark is numbers and texts: it is JSON whatever it holds.
         let end = Cursor(serde_json::to_string(&mark).unwrap_or_default());
-        Ok(Slice { facts: run.facts, bad: run.bad, next: run.more.then(|| end.clone()), end })
+        let next = run.more.then(|| end.clone());
+        Ok(Slice { facts: run.facts, bad: run.bad, next, end, partial: None })
+    }
+
+    /// Application services of which Synapse has noted nothing, as nothing ever went wrong: it has
+    /// told them everything up to the same place.
+    fn quiet_services(&mut self, slice: &mut Slice) -> Result<(), SourceError> {
+        const TABLE: &str = "app_service_config_files";
+        let position = "SELECT max(stream_ordering) FROM appservice_stream_position";
+        let told_up_to = self.database.number(position, &[])?;
+        let known = self.database.rows("SELECT as_id FROM application_services_state", &[])?;
+        let known: BTreeSet<String> = known
+            .into_iter()
+            .filter_map(|mut row| match row.pop() {
+                Some(Cell::Text(id)) => Some(id),
+                _ => None,
+            })
+            .collect();
+        for path in &self.registrations {
+            let key = Key::Text(path.display().to_string().into());
+            let origin = Origin { table: TABLE, key };
+            let id = match yaml::sections(path) {
+                Ok(registration) => {
+                    registration.get("id").and_then(Value::as_str).map(str::to_owned)
+                }
+                Err(error) => {
+                    slice.bad.push(Bad { origin, why: error.to_string() });
+                    continue;
+                }
+            };
+            match id {
+                None => slice.bad.push(Bad { origin, why: "it has no `id`".to_owned() }),
+                Some(id) if known.contains(&id) => {}
+                Some(id) => {
+                    let fact = Fact::AppService(AppService { id, state: None, told_up_to });
+                    slice.facts.push(Told { origin, fact });
+                }
+            }
+        }
+        Ok(())
     }
 
     fn tables(
@@ -139,35 +194,14 @@ impl Source {
         owners: &[String],
         after: &Cursor,
     ) -> Result<Slice, SourceError> {
-        let (number, key) = if after.is_start() {
-            (0, None)
-        } else {
-            serde_json::from_str::<(usize, Option<Vec<Cell>>)>(&after.0)
-                .map_err(|_| SourceError::Cursor { section })?
-        };
-        let plans = plans(section);
-        let Some(plan) = plans.get(number) else {
-            return Err(SourceError::Cursor { section });
-        };
-        if key.as_ref().is_some_and(|key| key.len() != plan.cells()) {
-            return Err(SourceError::Cursor { section });
+        let of = (&self.schema, &self.context);
+        let (database, plans) = (&mut *self.database, plans(section));
+        let mut slice = plan::read(database, of, (section, plans), owners, after)?;
+        if section == Section::AppServices && slice.next.is_none() {
+            self.quiet_services(&mut slice)?;
         }
-        let (database, schema) = (&mut *self.database, &self.schema);
-        let part = plan.read(database, schema, &self.context, owners, key.as_deref())?;
-        let next = match part.after {
-            Some(key) => Some(cursor(number, Some(&key))),
-            None if number + 1 < plans.len() => Some(cursor(number + 1, None)),
-            None => None,
-        };
-        let end = next.clone().unwrap_or_else(|| after.clone());
-        Ok(Slice { facts: part.facts, bad: part.bad, next, end })
+        Ok(slice)
     }
-}
-
-/// A place in the table of this number, as text.
-fn cursor(number: usize, key: Option<&[Cell]>) -> Cursor {
-    // Cells are numbers and texts: they are JSON whatever they hold.
-    Cursor(serde_json::to_string(&(number, key)).unwrap_or_default())
 }
 
 impl facts::Source for Source {
@@ -189,13 +223,7 @@ impl facts::Source for Source {
             Section::Outliers => past::count(&mut *source.database, true),
             Section::Events => events::count(&mut *source.database),
             Section::Backfilled => past::count(&mut *source.database, false),
-            _ => {
-                let mut count = 0;
-                for plan in plans(section) {
-                    count += plan.count(&mut *source.database, &source.schema)?;
-                }
-                Ok(count)
-            }
+            _ => plan::count(&mut *source.database, &source.schema, plans(section)),
         })
     }
 
@@ -237,6 +265,22 @@ impl facts::Source for Source {
 
     fn head(&mut self) -> Result<i64, SourceError> {
         self.at_once(|source| events::head(&mut *source.database))
+    }
+
+    fn left(&mut self) -> Result<Vec<LeftTable>, SourceError> {
+        self.at_once(|source| left::left(&mut *source.database, &source.schema))
+    }
+
+    fn unfinished(&mut self) -> Result<Vec<String>, SourceError> {
+        self.at_once(|source| schema::unfinished(&mut *source.database, &source.schema))
+    }
+
+    fn unready(&mut self) -> Result<Vec<String>, SourceError> {
+        self.at_once(|source| schema::unready(&mut *source.database, &source.schema))
+    }
+
+    fn changed_rooms(&mut self, after: i64) -> Result<Vec<String>, SourceError> {
+        self.at_once(|source| events::changed_rooms(&mut *source.database, &source.schema, after))
     }
 
     fn stopped(&mut self) {

@@ -6,6 +6,7 @@
 //! A data directory for rehearsals has a mark, and is good for nothing else.
 
 mod processes;
+mod service;
 
 use std::{
     collections::BTreeMap,
@@ -25,6 +26,8 @@ use logcabin_base::{bodies::BodyBudget, disk, limits};
 use logcabin_config::Config;
 use logcabin_log::store::has_log;
 use logcabin_outside::outbound::{Outbound, Unanswered};
+
+pub use self::service::LoginService;
 
 /// The note in the data directory.
 const NOTE: &str = "import.json";
@@ -98,6 +101,11 @@ pub enum FormerError {
         config.display(), Listed(processes)
     )]
     Runs { config: PathBuf, processes: Vec<u32> },
+    #[error(
+        "matrix-authentication-service answers at {0}: who logs in there from now on would be logged \
+         out; stop it, and see to it that nothing starts it again"
+    )]
+    LogsIn(String),
     #[error("whether the other server answers cannot be found out: {0}")]
     NoClient(String),
     #[error(

@@ -5,6 +5,7 @@
 //! so that what users did afterwards is no difference, as far as projections have a past: keys have
 //! none, so devices that went on may differ.
 
+mod grants;
 mod rooms;
 mod users;
 
@@ -34,6 +35,43 @@ use crate::{
 /// The most differences that are listed; the others are counted.
 const LISTED: usize = 1000;
 
+/// What comes along and is not compared: its sections, and what a person calls it.
+pub const NOT_COMPARED: &[(&[Section], &str)] = &[
+    (&[Section::RegistrationTokens], "registration tokens"),
+    (&[Section::Threepids, Section::ThreepidBindings], "email addresses and phone numbers"),
+    (&[Section::ExternalIds], "identities at providers"),
+    (&[Section::OauthClients], "OAuth clients"),
+    (&[Section::Devices, Section::DehydratedDevices], "names of devices, dehydrated devices"),
+    (&[Section::FallbackKeys, Section::KeySignatures], "fallback keys and signatures"),
+    (&[Section::Outliers, Section::Backfilled, Section::BackwardExtremities], "earlier history"),
+    (&[Section::ForwardExtremities], "forward extremities, which `finish` has compared"),
+    (&[Section::Memberships], "invites, knocks and forgotten rooms"),
+    (&[Section::Directory, Section::RoomBlocks], "the directory and blocked rooms"),
+    (&[Section::Pushers, Section::Filters, Section::Presence], "pushers, filters and presence"),
+    (&[Section::ThreadSubscriptions], "thread subscriptions, which do not come along"),
+    (&[Section::DelayedEvents, Section::Reports], "scheduled events and reports"),
+    (&[Section::RemoteMedia], "quarantines"),
+    (
+        &[
+            Section::PeerKeys,
+            Section::PeerCrossSigningKeys,
+            Section::PeerDeviceLists,
+            Section::PeerDevices,
+        ],
+        "keys and devices of other servers",
+    ),
+    (
+        &[
+            Section::Destinations,
+            Section::DeviceChanges,
+            Section::AppServiceTransactions,
+            Section::AppServices,
+        ],
+        "how far other servers and bridges were told",
+    ),
+    (&[Section::ToDevice, Section::ToPeerDevice], "messages to devices"),
+];
+
 /// The memory for events that are looked at, in bytes.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -52,6 +90,7 @@ pub struct Extent {
 pub enum Subject {
     Accounts,
     Sessions,
+    Grants,
     Profiles,
     Rooms,
     Members,
@@ -73,6 +112,7 @@ impl fmt::Display for Subject {
         f.write_str(match self {
             Self::Accounts => "accounts",
             Self::Sessions => "sessions",
+            Self::Grants => "grants to clients",
             Self::Profiles => "profiles",
             Self::Rooms => "rooms",
             Self::Members => "members",

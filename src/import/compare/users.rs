@@ -7,15 +7,12 @@ use serde_json::Value;
 
 use logcabin_base::limits;
 use logcabin_read::notifications::ruleset;
-use logcabin_record::{
-    Command,
-    command::{AccountKind, TokenHash},
-};
+use logcabin_record::{Command, command::AccountKind};
 
-use super::{Compared, Imported, Reason, Subject, each, sample, unread};
+use super::{Compared, Imported, Reason, Subject, each, grants, sample, unread};
 use crate::{
     ImportError,
-    facts::{Account, Fact, KeyUse, Section, Source},
+    facts::{Account, AccountData, Fact, KeyUse, Section, Source},
 };
 
 /// Default rules of Synapse that the specification does not have, or no longer.
@@ -43,7 +40,7 @@ pub(super) fn compare(
         }
         Ok(())
     })?;
-    sessions(source, copy, &users, compared)?;
+    grants::sessions(source, copy, &users, compared)?;
     profiles(source, copy, &users, compared)?;
     data(source, copy, &users, compared)?;
     push_rules(source, copy, &users, compared)?;
@@ -55,7 +52,7 @@ pub(super) fn compare(
 }
 
 /// A user's id, if today's grammar takes it. That an account is missing is said once.
-fn id(users: &BTreeSet<String>, user_id: &str) -> Option<OwnedUserId> {
+pub(super) fn id(users: &BTreeSet<String>, user_id: &str) -> Option<OwnedUserId> {
     users.contains(user_id).then(|| OwnedUserId::try_from(user_id).ok()).flatten()
 }
 
@@ -101,51 +98,6 @@ fn account(copy: &Imported, theirs: &Account) -> Result<(), Reason> {
     }
 }
 
-fn sessions(
-    source: &mut dyn Source,
-    copy: &Imported,
-    users: &BTreeSet<String>,
-    compared: &mut Compared,
-) -> Result<(), ImportError> {
-    // Devices of which a token is known, and one is not.
-    let (mut known, mut unknown) = (BTreeSet::new(), Vec::new());
-    each(source, Section::AccessTokens, |fact| {
-        let Fact::AccessToken(token) = fact else { return Ok(()) };
-        let Some(user_id) = id(users, &token.user_id) else { return Ok(()) };
-        let hash = TokenHash::of(token.token.expose());
-        let is_known = copy.state.accounts.access_token(&hash).is_some();
-        let found = match (is_known, token.device_id) {
-            (true, device_id) => {
-                known.insert((user_id.clone(), device_id));
-                Ok(())
-            }
-            (false, Some(device_id)) => {
-                unknown.push((user_id, Some(device_id)));
-                return Ok(());
-            }
-            (false, None) if token.puppet_of.is_some() => {
-                let because = "administrators act as users with tokens of this server";
-                Err(Reason::explained("its token is not known", because))
-            }
-            (false, None) => {
-                Err(Reason::explained("its token is not known", "a token is of a device"))
-            }
-        };
-        compared.is(Subject::Sessions, user_id, found);
-        Ok(())
-    })?;
-    for of in unknown {
-        let found = Err(match known.contains(&of) {
-            true => Reason::explained("its older token is not known", "a device has one token"),
-            false => Reason::fault("its token is not known"),
-        });
-        let (user_id, device_id) = of;
-        let of = format!("{user_id} {}", device_id.unwrap_or_default());
-        compared.is(Subject::Sessions, of, found);
-    }
-    Ok(())
-}
-
 fn profiles(
     source: &mut dyn Source,
     copy: &Imported,
@@ -173,6 +125,11 @@ fn profiles(
 /// Types of account data that Synapse keeps in tables of their own.
 const OTHERS: [&str; 2] = [ruleset::EVENT_TYPE, "m.tag"];
 
+/// Whether the import leaves it for its size. It takes more than clients may set.
+fn is_too_large(data: &AccountData) -> bool {
+    data.content.get().len() > limits::IMPORT_ACCOUNT_DATA_BYTES
+}
+
 /// Account data, and tags, which are a kind of it.
 fn data(
     source: &mut dyn Source,
@@ -192,7 +149,7 @@ fn data(
         let content: Option<Value> = serde_json::from_str(theirs.content.get()).ok();
         let found = if ours == content {
             Ok(())
-        } else if theirs.content.get().len() > limits::ACCOUNT_DATA_BYTES {
+        } else if is_too_large(&theirs) {
             Err(Reason::explained("it is not there", "it is larger than account data may be"))
         } else if OTHERS.contains(&theirs.event_type.as_str()) {
             Err(Reason::explained("it is not the same", "other rows say what it is"))
@@ -484,6 +441,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn only_data_that_the_import_leaves_is_too_large() {
+        let of = |bytes: usize| AccountData {
+            user_id: "@u:a.example".to_owned(),
+            room_id: None,
+            event_type: "m.x".to_owned(),
+            content: serde_json::value::to_raw_value(&"x".repeat(bytes)).expect("JSON"),
+        };
+        assert!(!is_too_large(&of(limits::ACCOUNT_DATA_BYTES + 1)));
+        assert!(is_too_large(&of(limits::IMPORT_ACCOUNT_DATA_BYTES + 1)));
+    }
 
     #[test]
     fn actions_are_the_same_if_they_do_the_same() {

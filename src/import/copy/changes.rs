@@ -5,27 +5,29 @@
 //! interrupted. So what was taken back by then never was in the log. Of what is copied before,
 //! [`Marks`] tell what need not be read again, and what is gone is removed here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    convert::{Made, own_user, peers, rooms},
+    convert::{Made, own_user, peers, room, rooms},
     gather::Gather,
     index::Status,
     known::KnownRoom,
+    prepare::Ready,
     progress::Pass,
+    rules::NOT_IN_ITS_ROOM,
     sections::Sections,
     writer::Writer,
 };
 use crate::{
     ImportError,
-    facts::{Cursor, Fact, Key, KeyBackup, Origin, Receipt, Room, Section},
+    facts::{Bad, Cursor, Fact, Key, KeyBackup, Origin, Receipt, Room, Section},
 };
 use logcabin_base::limits;
 use logcabin_record::{
     Offset, Stream,
-    command::{MediaEnd, MediaRemove, ProfileSet},
+    command::{MediaEnd, MediaRemove, ProfileSet, RoomPurge},
 };
 
 /// What the copy saw of the source. What has the same mark at the end is as it was copied.
@@ -37,6 +39,8 @@ pub(super) struct Marks {
     pub(super) peers: BTreeMap<String, u64>,
     /// Rooms whose state was the source's, each with the last record that had changed it.
     pub(super) rooms: BTreeMap<String, Offset>,
+    /// The source's position before they were compared.
+    pub(super) compared_at: i64,
     /// Receipts for events that the log did not have yet: before its event, a receipt is nothing.
     pub(super) receipts: BTreeMap<ReceiptOf, WaitingReceipt>,
     /// Whether there were too many of them.
@@ -52,6 +56,56 @@ pub(super) struct WaitingReceipt {
     event_id: String,
     ts_ms: i64,
     stream: i64,
+}
+
+/// What a section has had, to find what the copy has and the source has no more.
+#[derive(Debug, Default)]
+pub(super) struct SeenRows {
+    /// Rooms and uploads by their ids, or users with fields of their profiles.
+    facts: HashSet<(Box<str>, Box<str>)>,
+    /// The keys of rows that could not be read. What they are about is still there.
+    bad: HashSet<Box<str>>,
+    /// Why it is not known what is there, if it is not.
+    unclear: Option<String>,
+}
+
+impl SeenRows {
+    pub(super) fn add(&mut self, fact: &Fact) {
+        let (id, field) = match fact {
+            Fact::Room(room) => (&*room.room_id, ""),
+            Fact::Media(media) => (&*media.media_id, ""),
+            Fact::Profile(profile) if !profile.value.is_null() => {
+                (&*profile.user_id, &*profile.field)
+            }
+            _ => return,
+        };
+        self.facts.insert((id.into(), field.into()));
+    }
+
+    /// Whether this is told for the first time in its section.
+    fn is_first(&mut self, of: &str, what: &str) -> bool {
+        self.facts.insert((of.into(), what.into()))
+    }
+
+    pub(super) fn add_bad(&mut self, bad: &Bad) {
+        match &bad.origin.key {
+            // It is about a whole table.
+            Key::Text(key) if &**key == "-" => self.unclear = Some(bad.to_string()),
+            Key::Text(key) => {
+                self.bad.insert(key.clone());
+            }
+            // None of these tables has numbers as keys.
+            Key::Number(_) => {}
+        }
+    }
+
+    fn has(&self, id: &str, field: &str) -> bool {
+        // Profiles have the part of the id before the server's name only.
+        let localpart = id.strip_prefix('@').and_then(|id| id.split_once(':'));
+        self.facts.contains(&(id.into(), field.into()))
+            || self.bad.contains(id)
+            || localpart.is_some_and(|(localpart, _)| self.bad.contains(localpart))
+    }
 }
 
 /// A mark after one more fact.
@@ -105,11 +159,14 @@ pub(super) fn last_change(room: &KnownRoom) -> Offset {
 impl Sections<'_, '_> {
     /// Whose facts of a section are to be read; `None` for everybody's. What is read again and did
     /// not change makes no record.
-    pub(super) fn owners(&mut self, section: Section) -> Option<Vec<String>> {
+    pub(super) fn owners(&mut self, section: Section) -> Result<Option<Vec<String>>, ImportError> {
         if self.writer.progress.pass != Pass::Finish {
-            return None;
+            if section == Section::CurrentState {
+                self.writer.marks.compared_at = self.writer.feeder.head()?;
+            }
+            return Ok(None);
         }
-        match section {
+        Ok(match section {
             Section::BackedUpKeys => {
                 let changed = std::mem::take(&mut self.gather.changed_backups);
                 if_few(changed.into_iter().collect(), self.writer.known.all.accounts.len())
@@ -122,17 +179,24 @@ impl Sections<'_, '_> {
                 if_few(changed, self.gather.peer_marks.len())
             }
             Section::CurrentState => {
+                // What the source says, and not the log: a change may have been passed by.
+                let changed = self.writer.feeder.changed_rooms(self.writer.marks.compared_at)?;
+                let changed: HashSet<String> = changed.into_iter().collect();
+                let is_done = |room_id: &String| {
+                    self.writer.is_compared(room_id) && !changed.contains(room_id)
+                };
                 let all = self.gather.rooms.iter();
-                let rooms: Vec<String> =
-                    all.filter(|room_id| !self.writer.is_compared(room_id)).cloned().collect();
+                let rooms: Vec<String> = all.filter(|room_id| !is_done(room_id)).cloned().collect();
                 // The others were compared by the copy.
                 let done = self.gather.rooms.len() - rooms.len();
-                let rooms = if_few(rooms, self.gather.rooms.len())?;
-                self.gather.comparison.compared += done as u64;
-                Some(rooms)
+                let rooms = if_few(rooms, self.gather.rooms.len());
+                if rooms.is_some() {
+                    self.gather.comparison.compared += done as u64;
+                }
+                rooms
             }
             _ => None,
-        }
+        })
     }
 
     /// Whether a fact comes before its account, which was made while the copy was under way. The
@@ -167,7 +231,12 @@ impl Sections<'_, '_> {
         });
         for fact in waiting {
             if is_last {
-                progress.counts.leave(origin, "the event is not in its room");
+                // One that has waited may be read once more.
+                let of = [&*fact.room_id, &fact.user_id, &fact.receipt_type].join(" ");
+                let what = [fact.thread_id.as_deref().unwrap_or("-"), &fact.event_id].join(" ");
+                if self.gather.seen.is_first(&of, &what) {
+                    progress.counts.leave(origin, NOT_IN_ITS_ROOM);
+                }
                 continue;
             }
             let Receipt { room_id, user_id, receipt_type, event_id, thread_id, ts_ms, stream } =
@@ -214,16 +283,27 @@ impl Sections<'_, '_> {
     /// Removes what the copy has written and the source has no more, at the end of a section.
     pub(super) fn remove_gone(&mut self, section: Section) -> Result<(), ImportError> {
         let seen = std::mem::take(&mut self.gather.seen);
-        let has_bad_rows = std::mem::take(&mut self.gather.has_bad_rows);
-        if self.writer.progress.pass != Pass::Finish || has_bad_rows || seen.is_empty() {
+        let has_such = matches!(section, Section::Rooms | Section::Media | Section::Profiles);
+        if self.writer.progress.pass != Pass::Finish || !has_such {
             return Ok(());
+        }
+        if let Some(why) = &seen.unclear {
+            let line = format!("what the source has deleted since the copy is still there: {why}");
+            let Writer { list, progress, .. } = &mut *self.writer;
+            return list.note(&mut progress.counts, &line);
         }
         let known = &self.writer.known.all;
         match section {
+            Section::Rooms => {
+                let gone = known.rooms.keys().filter(|room_id| !seen.has(room_id, ""));
+                let gone: Vec<String> = gone.map(ToString::to_string).collect();
+                for room_id in gone {
+                    self.purge(&room_id)?;
+                }
+            }
             Section::Media => {
-                let there = |media_id: &str| seen.contains(&(media_id.into(), Box::default()));
-                let mut gone: Vec<String> =
-                    known.media.iter().filter(|id| !there(id)).map(ToString::to_string).collect();
+                let gone = known.media.iter().filter(|media_id| !seen.has(media_id, ""));
+                let mut gone: Vec<String> = gone.map(ToString::to_string).collect();
                 gone.sort_unstable();
                 for media_ids in gone.chunks(limits::QUARANTINE_IDS) {
                     let body = MediaRemove { media_ids: media_ids.to_vec(), why: MediaEnd::Asked };
@@ -231,7 +311,7 @@ impl Sections<'_, '_> {
                 }
             }
             Section::Profiles => {
-                let gone = known.profiles.iter().filter(|field| !seen.contains(*field));
+                let gone = known.profiles.iter().filter(|(id, field)| !seen.has(id, field));
                 let gone: Vec<_> = gone.cloned().collect();
                 for (user_id, field) in gone {
                     let Ok(user_id) = own_user(&user_id, &self.writer.own) else { continue };
@@ -245,18 +325,61 @@ impl Sections<'_, '_> {
         Ok(())
     }
 
+    /// Reads what is known of the users of these devices. There are too many users to remember that
+    /// of all.
+    pub(super) fn read_peers(&mut self, devices: &[Ready]) -> Result<(), ImportError> {
+        let mut users: Vec<String> = Vec::new();
+        for ready in devices {
+            if let Fact::PeerDevices(device) = &ready.told.fact
+                && users.last() != Some(&device.user_id)
+            {
+                self.gather.peers.remove(&device.user_id);
+                users.push(device.user_id.clone());
+            }
+        }
+        for some in users.chunks(limits::SOURCE_OWNERS) {
+            for section in [Section::PeerCrossSigningKeys, Section::PeerDeviceLists] {
+                let mut cursor = Cursor::START;
+                loop {
+                    let slice = self.writer.feeder.slice_of(section, some, &cursor)?;
+                    for ready in slice.facts {
+                        self.know_peer(ready.told.fact);
+                    }
+                    match slice.next {
+                        Some(next) => cursor = next,
+                        None => break,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn know_peer(&mut self, fact: Fact) {
+        let peers = &mut self.gather.peers;
+        match fact {
+            Fact::PeerCrossSigningKey(fact) => {
+                peers.entry(fact.user_id.clone()).or_default().set_key(fact);
+            }
+            Fact::PeerDeviceList(fact) => {
+                peers.entry(fact.user_id.clone()).or_default().set_list(fact);
+            }
+            _ => {}
+        }
+    }
+
     /// Notes what was told of users of other servers; at the end, that lists are out of date which
     /// the source has given up, or has no devices for any more.
     pub(super) fn end_peers(&mut self) -> Result<(), ImportError> {
         let marks = std::mem::take(&mut self.gather.peer_marks);
-        let without_devices = std::mem::take(&mut self.gather.peers);
+        let with_devices = std::mem::take(&mut self.gather.with_devices);
         match self.writer.progress.pass {
             Pass::Copy => self.writer.marks.peers = marks,
             Pass::Finish => {
                 let known = self.writer.marks.peers.iter();
                 let gone = known.filter(|(user_id, mark)| {
                     let now = marks.get(*user_id);
-                    now.is_none_or(|now| now != *mark && without_devices.contains_key(*user_id))
+                    now.is_none_or(|now| now != *mark && !with_devices.contains(user_id.as_str()))
                 });
                 let gone: Vec<String> = gone.map(|(user_id, _)| user_id.clone()).collect();
                 for user_id in gone {
@@ -268,6 +391,20 @@ impl Sections<'_, '_> {
             Pass::Follow | Pass::Sealed => {}
         }
         Ok(())
+    }
+
+    /// Deletes a room that the source has deleted since the copy.
+    fn purge(&mut self, room_id: &str) -> Result<(), ImportError> {
+        let Ok(room_id) = room(room_id) else { return Ok(()) };
+        self.writer.progress.waiting.take(room_id.as_str(), i64::MAX);
+        self.writer.marks.rooms.remove(room_id.as_str());
+        let origin = Origin { table: "rooms", key: Key::Text(room_id.as_str().into()) };
+        let reason = "the source has deleted the room since it was copied";
+        self.writer.leave(&origin, reason, reason)?;
+        let stream = Stream::room(&room_id);
+        let body = RoomPurge { room_id, records: Vec::new(), more: false, reason: None };
+        self.writer.put(&origin, None, &Made::one(stream, body).commands)?;
+        self.writer.within()
     }
 
     fn gone(&mut self, table: &'static str, made: Made) -> Result<(), ImportError> {

@@ -131,6 +131,20 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// Lists the rooms that are here and that nobody can use.
+    pub(super) fn note_useless_rooms(&mut self) -> Result<(), ImportError> {
+        let all = self.known.all.rooms.iter();
+        let useless = all.filter(|(_, room)| {
+            !room.here.is_empty() && room.holder("m.room.create", "").is_none()
+        });
+        let useless: Vec<String> = useless.map(|(room_id, _)| room_id.to_string()).collect();
+        for room_id in useless {
+            let line = format!("room {room_id}: it has no m.room.create event, and cannot be used");
+            self.list.note(&mut self.progress.counts, &line)?;
+        }
+        Ok(())
+    }
+
     /// Compares a forward extremity. They come room by room.
     pub(super) fn compare_tip(
         &mut self,

@@ -23,6 +23,9 @@ const ROW: &str = "event_backward_extremities";
 /// that names it.
 pub(super) type Missing = BTreeMap<String, Vec<(String, Option<String>)>>;
 
+/// Redactions by the events that they name.
+type Redactions = BTreeMap<Box<str>, Vec<Offset>>;
+
 /// Keeps where history is missing.
 pub(super) fn note_missing(missing: &mut Missing, fact: BackwardExtremity) {
     let BackwardExtremity { room_id, event_id, before } = fact;
@@ -71,7 +74,12 @@ impl Writer<'_> {
         let Some(room) = self.known.room(room_id) else { return Ok(()) };
         let mut by_gap: BTreeMap<Offset, Vec<Unplaced>> = BTreeMap::new();
         let mut placed: HashMap<Box<str>, Offset> = HashMap::new();
+        // By their events, which may be in another gap.
+        let mut redactions: Redactions = room.unmet.clone();
         for event in &room.unplaced {
+            if let Some(target) = &event.redacts {
+                redactions.entry(target.clone()).or_default().push(event.offset);
+            }
             if let Some(gap) = gap_of(&room.gaps, event.depth) {
                 placed.insert(event.event_id.clone(), gap);
                 by_gap.entry(gap).or_default().push(event.clone());
@@ -108,7 +116,7 @@ impl Writer<'_> {
             // The source shows them by their depth.
             events.sort_by_key(|event| (std::cmp::Reverse(event.depth), event.offset));
             let missing = ends.remove(&gap).unwrap_or_default();
-            self.fill_gap(room_id, gap, &events, &missing)?;
+            self.fill_gap(room_id, gap, &events, (&missing, &redactions))?;
         }
         Ok(())
     }
@@ -118,12 +126,11 @@ impl Writer<'_> {
         room_id: &str,
         gap: Offset,
         events: &[Unplaced],
-        missing: &[OwnedEventId],
+        (missing, redactions): (&[OwnedEventId], &Redactions),
     ) -> Result<(), ImportError> {
         let Ok(id) = OwnedRoomId::try_from(room_id) else { return Ok(()) };
         let (mut now, is_said) = self.visibility_before(room_id, gap)?;
         let mut is_first = !is_said;
-        let mut redactions: HashMap<Box<str>, Offset> = HashMap::new();
         let mut filled = Vec::with_capacity(events.len());
         for (at, event) in events.iter().enumerate() {
             let Ok(event_id) = OwnedEventId::try_from(&*event.event_id) else { continue };
@@ -142,23 +149,19 @@ impl Writer<'_> {
             let says = is_first || before != now;
             is_first = false;
             now.clone_from(&before);
-            let unmet = self.known.room(room_id).and_then(|of| of.unmet.get(&event.event_id));
-            let by = redactions.get(&event.event_id).or(unmet).copied();
-            let redacted_by = match by {
-                Some(by) if self.are_of_one_server(by, event.offset)? => Some(by),
-                _ => None,
-            };
-            let mut redacts = None;
-            if let Some(target) = &event.redacts {
-                let seen = self.known.events.get(target);
-                match seen.filter(|seen| seen.status == Status::Timeline).map(|seen| seen.offset) {
-                    Some(target) if self.are_of_one_server(event.offset, target)? => {
-                        redacts = Some(target);
-                    }
-                    _ => {
-                        redactions.insert(target.clone(), event.offset);
-                    }
+            let mut redacted_by = None;
+            for by in redactions.get(&event.event_id).into_iter().flatten() {
+                if redacted_by.is_none() && self.may_redact(*by, event.offset)? {
+                    redacted_by = Some(*by);
                 }
+            }
+            let mut redacts = None;
+            if let Some(target) = &event.redacts
+                && let Some(seen) = self.known.events.get(target)
+                && seen.status == Status::Timeline
+                && self.may_redact(event.offset, seen.offset)?
+            {
+                redacts = Some(seen.offset);
             }
             filled.push(Filled {
                 event: event.offset,
@@ -214,12 +217,15 @@ impl Writer<'_> {
         Ok((known_name(name.as_deref().unwrap_or_default()).to_owned(), false))
     }
 
-    /// Whether two events are of one server: a redaction then takes effect whatever its sender may.
-    fn are_of_one_server(&mut self, one: Offset, other: Offset) -> Result<bool, ImportError> {
-        let (Some(one), Some(other)) = (self.event_at(one)?, self.event_at(other)?) else {
+    /// Whether a redaction takes effect on an event: its sender may redact events of others, or the
+    /// event is of the same server.
+    fn may_redact(&mut self, redaction: Offset, event: Offset) -> Result<bool, ImportError> {
+        let is_moderated = self.progress.moderated.contains(&redaction);
+        let (Some(one), Some(other)) = (self.event_at(redaction)?, self.event_at(event)?) else {
             return Ok(false);
         };
-        Ok(one.room_id == other.room_id && one.sender.server_name() == other.sender.server_name())
+        let is_of_server = one.sender.server_name() == other.sender.server_name();
+        Ok(one.room_id == other.room_id && (is_moderated || is_of_server))
     }
 }
 

@@ -3,9 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{
+    changes::SeenRows,
     compare::Comparison,
-    convert::{accounts::Sessions, peers::PeerUser},
+    convert::{
+        peers::PeerUser,
+        sessions::{Grants, Sessions},
+    },
     gaps::Missing,
+    rules::Owners,
 };
 use crate::facts::{self, Cursor, Fact, Origin};
 use logcabin_base::limits;
@@ -110,25 +115,34 @@ fn size(fact: &Fact) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     pub(super) group: Option<Gathered>,
+    /// What comes along, of which other things are.
+    pub(super) owners: Owners,
     pub(super) sessions: Sessions,
     /// Where each part of a session was found.
     pub(super) session_origins: BTreeMap<(String, String), Origin>,
+    /// What was granted to clients, and which clients there are.
+    pub(super) grants: Grants,
+    pub(super) clients: BTreeSet<String>,
     pub(super) rules: BTreeMap<String, (Origin, Vec<facts::PushRule>, Vec<facts::PushRuleChange>)>,
+    /// What is known of the users of the slice of devices that is being read.
     pub(super) peers: BTreeMap<String, PeerUser>,
+    /// Users of other servers whose devices were read.
+    pub(super) with_devices: HashSet<Box<str>>,
     /// A mark of what was told of each of them: see [`Marks`](super::changes::Marks).
     pub(super) peer_marks: BTreeMap<String, u64>,
     /// Users whose backups of keys have changed since they were copied.
     pub(super) changed_backups: BTreeSet<String>,
-    /// What a section has had so far, where what is gone must be found: uploads by their ids, or
-    /// users with fields of their profiles.
-    pub(super) seen: HashSet<(Box<str>, Box<str>)>,
-    /// Whether the section has rows that could not be read.
-    pub(super) has_bad_rows: bool,
+    /// What a section has had so far, where what is gone must be found, or told once.
+    pub(super) seen: SeenRows,
     /// Where the slice of receipts before this one began.
     pub(super) receipts_from: Option<Cursor>,
     pub(super) missing: Missing,
     pub(super) destinations: Vec<(Origin, facts::Destination)>,
     pub(super) services: Vec<(Origin, facts::AppService)>,
+    /// A device with keys of each user who has one.
+    pub(super) keyed: HashMap<Box<str>, Box<str>>,
+    /// Users of whose devices other servers are told again.
+    pub(super) changed: HashSet<Box<str>>,
     /// The first event that each application service has not taken.
     pub(super) untaken: BTreeMap<String, Offset>,
     pub(super) comparison: Comparison,
@@ -142,12 +156,13 @@ pub(super) struct Gather {
 
 impl Gather {
     /// Whether nothing is remembered that would be lost if the import were interrupted here. What
-    /// is known of rooms is read again, and so is what was not marked or compared.
+    /// is known of rooms and of users of other servers is read again, and so is what was not marked
+    /// or compared.
     pub(super) fn is_clean(&self) -> bool {
         self.group.is_none()
             && self.sessions.is_empty()
+            && self.grants.is_empty()
             && self.rules.is_empty()
-            && self.peers.is_empty()
             && self.missing.is_empty()
             && self.destinations.is_empty()
             && self.services.is_empty()

@@ -43,8 +43,8 @@ pub(super) struct KnownRoom {
     pub(super) gaps: BTreeMap<Offset, KnownGap>,
     /// Events from the past that are in no gap yet.
     pub(super) unplaced: Vec<Unplaced>,
-    /// Redactions whose events were not known, by these events.
-    pub(super) unmet: BTreeMap<Box<str>, Offset>,
+    /// Redactions whose events were not in the timeline, by these events.
+    pub(super) unmet: BTreeMap<Box<str>, Vec<Offset>>,
 }
 
 /// A forward extremity.
@@ -281,7 +281,7 @@ impl Known {
         if body.redacts.is_none()
             && let Some(target) = &facts.redacts
         {
-            room.unmet.insert(target.as_str().into(), offset);
+            room.unmet.entry(target.as_str().into()).or_default().push(offset);
         }
         self.own = own;
     }
@@ -308,6 +308,9 @@ impl Known {
                 if let Some(group) = group {
                     let (base, links) = room.after(offset, facts, body.before.as_ref());
                     room.name_state(KnownState { group: group.0, base, links });
+                }
+                if let Some(target) = &facts.redacts {
+                    room.unmet.entry(target.as_str().into()).or_default().push(offset);
                 }
             }
         }
@@ -367,6 +370,9 @@ impl Known {
                 for media_id in &body.media_ids {
                     self.all.media.remove(media_id.as_str());
                 }
+            }
+            Command::RoomPurge(body) => {
+                self.all.rooms.remove(body.room_id.as_str());
             }
             Command::DeviceLogin(body) => {
                 let device = device(body.user_id.as_str(), body.device_id.as_str());

@@ -7,10 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ruma::ServerName;
 use sha2::{Digest as _, Sha256};
 
 use super::{
     convert::{Made, ms, number, own_user},
+    progress::Pass,
     writer::{Left, Writer},
 };
 use crate::{
@@ -26,6 +28,24 @@ use logcabin_record::{
 
 /// How long an id that was handed out waits for its file: as in Synapse by default.
 const UNUSED_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Why most copies of files of other servers do not come along.
+pub(super) const FETCHED_AGAIN: &str = "copies of files of other servers are fetched again";
+
+/// Until when an id without a file waits for it; `None` if there is a file.
+pub(super) fn awaits(fact: &Media, own: &ServerName, now_ms: u64) -> Result<Option<u64>, Left> {
+    let user_id = fact.user_id.as_deref().map(|id| own_user(id, own)).transpose()?;
+    if fact.size.is_some() {
+        return Ok(None);
+    }
+    let expires_ms = ms(fact.created_ms).saturating_add(UNUSED_MS);
+    let why = match (user_id, expires_ms <= now_ms) {
+        (Some(_), false) => return Ok(Some(expires_ms)),
+        (Some(_), true) => "nothing was uploaded in time",
+        (None, _) => "nothing was uploaded",
+    };
+    Err(("nothing was uploaded", why.to_owned()))
+}
 
 /// Where the files are, and where they go.
 #[derive(Clone, Debug)]
@@ -96,10 +116,10 @@ impl MediaPlaces {
         for dir in [Some(&*self.to), parent.parent(), Some(parent)].into_iter().flatten() {
             disk::make_private_dir(dir)?;
         }
-        // A link belongs to whom the file belongs, who may be another user than the server's. What
-        // root makes in the data directory is given to the owner of that.
-        let data_dir = self.to.parent().unwrap_or(&self.to);
-        let is_own = fs::metadata(from)?.uid() == fs::metadata(data_dir)?.uid();
+        // A link belongs to whom the file belongs, who may be another user or group than the
+        // server's. What root makes in the data directory is given to the owner of that.
+        let owner = |path: &Path| fs::metadata(path).map(|about| (about.uid(), about.gid()));
+        let is_own = owner(from)? == owner(self.to.parent().unwrap_or(&self.to))?;
         if is_own && fs::hard_link(from, to).is_ok() {
             return File::open(parent)?.sync_all();
         }
@@ -129,13 +149,12 @@ impl Writer<'_> {
         let stream = Stream::media(user_id.as_deref());
         let is_there = self.known.all.media.contains(&*fact.media_id);
         if fact.size.is_none() && !is_there {
-            let Some(user_id) = user_id else {
-                return self.leave(origin, "nothing was uploaded", "nothing was uploaded");
-            };
-            let expires_ms = ms(fact.created_ms).saturating_add(UNUSED_MS);
-            if expires_ms <= self.progress.now_ms {
-                return self.leave(origin, "nothing was uploaded", "nothing was uploaded in time");
-            }
+            let (user_id, expires_ms) =
+                match (user_id, awaits(fact, &self.own, self.progress.now_ms)) {
+                    (_, Err((reason, why))) => return self.leave(origin, reason, &why),
+                    (Some(user_id), Ok(Some(expires_ms))) => (user_id, expires_ms),
+                    (_, Ok(_)) => return Ok(()),
+                };
             let media_id = fact.media_id.clone();
             let made = Made::one(stream, MediaCreate { media_id, user_id, expires_ms });
             self.put(origin, Some(fact.created_ms), &made.commands)?;
@@ -172,6 +191,10 @@ impl Writer<'_> {
                 return Ok(());
             }
         }
+        if self.progress.pass != Pass::Finish {
+            // An administrator may take back what follows.
+            return Ok(());
+        }
         let mut more = Made::default();
         let media_id = fact.media_id.clone();
         if fact.protected {
@@ -202,8 +225,7 @@ impl Writer<'_> {
     ) -> Result<(), ImportError> {
         let Some(by) = &fact.quarantined_by else {
             // There are many of them, and each for the same reason.
-            let reason = "copies of files of other servers are fetched again";
-            self.progress.counts.leave(origin, reason);
+            self.progress.counts.leave(origin, FETCHED_AGAIN);
             return Ok(());
         };
         let uri = format!("mxc://{}/{}", fact.server_name, fact.media_id);
@@ -221,6 +243,25 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_another_group_is_not_shared() {
+        let (source, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let places = MediaPlaces::new(source.path(), data.path());
+        let is_root = fs::metadata(data.path()).unwrap().uid() == 0;
+        for (name, group) in [("own", None), ("other", Some(12_345))] {
+            let path = source.path().join(name);
+            fs::write(&path, name).unwrap();
+            // Only root can give a file to any group.
+            if group.is_some() && !is_root {
+                continue;
+            }
+            std::os::unix::fs::chown(&path, None, group).unwrap();
+            places.take(name, None).unwrap().unwrap();
+            let links = fs::metadata(&path).unwrap().nlink();
+            assert_eq!(links, if group.is_some() { 1 } else { 2 }, "{name}");
+        }
+    }
 
     #[test]
     fn a_file_is_taken_once_and_a_bad_one_is_left() {

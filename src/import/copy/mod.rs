@@ -15,16 +15,20 @@ mod gaps;
 mod gather;
 mod index;
 mod known;
+mod late;
 mod media;
 mod pipeline;
 mod place;
 mod prepare;
 mod progress;
 mod report;
+mod resume;
+mod rules;
 mod sections;
 mod states;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trial;
 mod writer;
 
 use std::{
@@ -46,13 +50,13 @@ use self::{
     pipeline::{Feeder, feed},
     progress::{Files, Pass},
     report::failed,
+    resume::Place,
     sections::{Ended, Sections},
     writer::Writer,
 };
 use super::{
     ImportError,
     facts::{About, Cursor, Fact, Section, ServerKey, Source},
-    synapse,
 };
 use logcabin_base::{
     clock::{Clock, millis},
@@ -185,33 +189,9 @@ impl fmt::Display for Finished {
 /// The name of the list of what was left, in the data directory.
 const REPORT: &str = "import-report.txt";
 
-/// Copies what is large, and what is new since the last copy. The source may be in use. Blocks.
+/// Copies what is large, and what is new since the last copy. The source may be in use; its files
+/// are in `media`. Blocks.
 pub fn copy(
-    settings: &synapse::Settings,
-    options: &Options,
-    stop: &AtomicBool,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Copied, ImportError> {
-    let mut source = synapse::Source::open(settings)?;
-    let from = Path::new(&settings.media_store_path);
-    copy_from(&mut source, Some(from), options, stop, progress)
-}
-
-/// Takes what is left, compares, and gives the log its name. The source should have stopped: what
-/// it writes meanwhile is not taken. Blocks.
-pub fn finish(
-    settings: &synapse::Settings,
-    options: &Options,
-    stop: &AtomicBool,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Finished, ImportError> {
-    let mut source = synapse::Source::open(settings)?;
-    let from = Path::new(&settings.media_store_path);
-    finish_from(&mut source, Some(from), options, stop, progress)
-}
-
-/// As [`copy`], from any source.
-pub(crate) fn copy_from(
     source: &mut dyn Source,
     media: Option<&Path>,
     options: &Options,
@@ -251,14 +231,15 @@ pub(crate) fn copy_from(
         }
         if ended == Ended::Complete {
             sections.begin_round();
-            sections.writer.save((0, &Cursor::START, 0), true)?;
+            sections.writer.save(Place::start(0, &Cursor::START), true)?;
         }
         Ok(copied(sections.writer, ended == Ended::Stopped, began))
     })
 }
 
-/// As [`finish`], from any source.
-pub(crate) fn finish_from(
+/// Takes what is left, compares, and gives the log its name. The source should have stopped: what
+/// it writes meanwhile is not taken. Blocks.
+pub fn finish(
     source: &mut dyn Source,
     media: Option<&Path>,
     options: &Options,
@@ -350,6 +331,17 @@ fn copied(writer: &Writer<'_>, stopped: bool, began: Instant) -> Copied {
     }
 }
 
+/// Why nothing can be copied while this work is not done.
+pub(crate) fn not_ready(unready: &[String]) -> Option<String> {
+    (!unready.is_empty()).then(|| {
+        format!(
+            "Synapse has not completed its last upgrade, and what it holds cannot be read before: \
+             {}. Let it run until it has",
+            unready.join(", ")
+        )
+    })
+}
+
 /// An import that is about to go on.
 struct Import {
     own: OwnedServerName,
@@ -371,6 +363,9 @@ impl Import {
         let own = OwnedServerName::try_from(&*about.server_name).map_err(|_| {
             ImportError::Refused(format!("`{}` is no name of a server", about.server_name))
         })?;
+        if let Some(why) = not_ready(&source.unready()?) {
+            return Err(ImportError::Refused(why));
+        }
         let mut keys = Vec::new();
         let mut cursor = Cursor::START;
         loop {
@@ -435,7 +430,9 @@ impl Import {
                     tool: env!("CARGO_PKG_VERSION").to_owned(),
                     begun_ms: writer.progress.now_ms,
                 }))?;
-                for key in keys.iter().filter_map(convert::peers::old_key) {
+                // The others sign until the source stops.
+                let old = keys.iter().filter_map(|key| convert::peers::old_key(key, None));
+                for key in old {
                     writer.say(&Command::from(key))?;
                 }
             }
@@ -445,6 +442,7 @@ impl Import {
                 media: places.as_ref(),
                 stop,
                 secret: &secret,
+                keys: &keys,
                 progress: progress_of,
                 knows_rooms: false,
             };
@@ -462,7 +460,8 @@ impl Sections<'_, '_> {
             Pass::Follow => {
                 // What was made since the last save is made again, at another time.
                 progress.now_ms = progress.now_ms.max(Clock::system().now_ms());
-                if progress.section == 0 && progress.cursor.is_start() && progress.skip == 0 {
+                if progress.section == 0 && progress.cursor.is_start() && progress.handled.is_none()
+                {
                     return Ok(Ended::Complete);
                 }
             }
@@ -499,7 +498,7 @@ impl Sections<'_, '_> {
         let progress = &mut self.writer.progress;
         progress.pass = Pass::Follow;
         progress.now_ms = progress.now_ms.max(Clock::system().now_ms());
-        (progress.section, progress.cursor, progress.skip) = (0, Cursor::START, 0);
+        (progress.section, progress.cursor, progress.handled) = (0, Cursor::START, None);
     }
 
     /// Whether the source has newer events.
@@ -515,6 +514,12 @@ impl Sections<'_, '_> {
     ) -> Result<serde_json::Value, ImportError> {
         let comparison = std::mem::take(&mut self.gather.comparison);
         let writer = &mut *self.writer;
+        let until_ms = Some(writer.progress.now_ms);
+        let in_use = self.keys.iter().filter(|key| key.expired_ms.is_none());
+        for key in in_use.filter_map(|key| convert::peers::old_key(key, until_ms)) {
+            writer.say(&Command::from(key))?;
+        }
+        writer.note_useless_rooms()?;
         let progress = &writer.progress;
         let digest = progress.counts.digest();
         let positions = BTreeMap::from([

@@ -11,7 +11,7 @@ use ruma::OwnedServerName;
 use super::prepare::Ready;
 use crate::{
     ImportError,
-    facts::{Bad, Cursor, Section, Slice, Source, SourceError, StateEntry, StateGroup},
+    facts::{Bad, Cursor, Section, Slice, Source, SourceError, StateEntry, StateGroup, StateStep},
 };
 use logcabin_base::limits;
 
@@ -21,13 +21,14 @@ pub(super) struct ReadySlice {
     pub(super) bad: Vec<Bad>,
     pub(super) next: Option<Cursor>,
     pub(super) end: Cursor,
+    pub(super) partial: Option<Vec<String>>,
 }
 
 impl ReadySlice {
     fn new(slice: Slice, own: &OwnedServerName) -> Self {
-        let Slice { facts, bad, next, end } = slice;
+        let Slice { facts, bad, next, end, partial } = slice;
         let facts = facts.into_iter().map(|told| Ready::new(told, own)).collect();
-        Self { facts, bad, next, end }
+        Self { facts, bad, next, end, partial }
     }
 }
 
@@ -35,7 +36,9 @@ enum Order {
     Read(Section, Cursor),
     ReadOf(Section, Vec<String>, Cursor),
     State(StateGroup),
+    Step(StateGroup),
     Head,
+    ChangedRooms(i64),
     Stopped,
 }
 
@@ -44,7 +47,9 @@ enum Answer {
     /// One that was not ordered ahead.
     SliceOf(Result<ReadySlice, SourceError>),
     State(Result<Vec<StateEntry>, SourceError>),
+    Step(Result<StateStep, SourceError>),
     Number(Result<i64, SourceError>),
+    Rooms(Result<Vec<String>, SourceError>),
 }
 
 /// The source, as the writer asks it.
@@ -95,7 +100,9 @@ fn serve(
                 Answer::SliceOf(slice.map(|slice| ReadySlice::new(slice, own)))
             }
             Order::State(group) => Answer::State(patiently(|| source.state(group))),
+            Order::Step(group) => Answer::Step(patiently(|| source.state_step(group))),
             Order::Head => Answer::Number(patiently(|| source.head())),
+            Order::ChangedRooms(after) => Answer::Rooms(patiently(|| source.changed_rooms(after))),
             Order::Stopped => {
                 source.stopped();
                 continue;
@@ -163,7 +170,7 @@ impl Feeder {
             match self.answer()? {
                 Answer::SliceOf(slice) => return Ok(slice?),
                 Answer::Slice(slice) => self.kept = Some(slice),
-                Answer::State(_) | Answer::Number(_) => {}
+                _ => {}
             }
         }
     }
@@ -175,7 +182,19 @@ impl Feeder {
             match self.answer()? {
                 Answer::State(state) => return Ok(state?),
                 Answer::Slice(slice) => self.kept = Some(slice),
-                Answer::SliceOf(_) | Answer::Number(_) => {}
+                _ => {}
+            }
+        }
+    }
+
+    /// What a state adds to the one that it was made from.
+    pub(super) fn step(&mut self, group: StateGroup) -> Result<StateStep, ImportError> {
+        self.order(Order::Step(group))?;
+        loop {
+            match self.answer()? {
+                Answer::Step(step) => return Ok(step?),
+                Answer::Slice(slice) => self.kept = Some(slice),
+                _ => {}
             }
         }
     }
@@ -183,6 +202,18 @@ impl Feeder {
     /// The newest position of the source.
     pub(super) fn head(&mut self) -> Result<i64, ImportError> {
         self.number(Order::Head)
+    }
+
+    /// The rooms whose state has changed after a position: see [`Source::changed_rooms`].
+    pub(super) fn changed_rooms(&mut self, after: i64) -> Result<Vec<String>, ImportError> {
+        self.order(Order::ChangedRooms(after))?;
+        loop {
+            match self.answer()? {
+                Answer::Rooms(rooms) => return Ok(rooms?),
+                Answer::Slice(slice) => self.kept = Some(slice),
+                _ => {}
+            }
+        }
     }
 
     /// The source's program has stopped: see [`Source::stopped`].
@@ -196,7 +227,7 @@ impl Feeder {
             match self.answer()? {
                 Answer::Number(number) => return Ok(number?),
                 Answer::Slice(slice) => self.kept = Some(slice),
-                Answer::SliceOf(_) | Answer::State(_) => {}
+                _ => {}
             }
         }
     }

@@ -6,7 +6,8 @@ use ruma::{OwnedEventId, OwnedServerName};
 
 use super::{
     index::{Member, Status},
-    known::{KnownRoom, is_plain},
+    known::{KnownRoom, KnownTip, is_plain},
+    late::forgotten,
     prepare::ReadyEvent,
     progress::WaitingChange,
     states::{FullState, bare, bytes, follows_all, parts},
@@ -84,6 +85,11 @@ impl Writer<'_> {
             },
             Judged::SoftFailed => {
                 let before = self.state_before(event, &ready)?;
+                if self.redacts(event, &ready)?.is_some()
+                    && let Some(extremities) = self.tips(&ready)
+                {
+                    return self.redaction_beside(origin, event, ready, (extremities, before));
+                }
                 let reason = "the room's state did not allow it when it came".to_owned();
                 self.aside(origin, event, ready, Outcome::SoftFailed { reason }, before)
             }
@@ -153,6 +159,35 @@ impl Writer<'_> {
         }
     }
 
+    /// All forward extremities of a room; `None` if there are none.
+    fn tips(&self, ready: &ReadyEvent) -> Option<Vec<Extremity>> {
+        let room = self.known.room(ready.room_id.as_str())?;
+        let of = |tip: &KnownTip| {
+            let event_id = OwnedEventId::try_from(&*tip.event_id).ok()?;
+            Some(Extremity { event_id, depth: tip.depth })
+        };
+        let tips: Vec<Extremity> = room.tips.iter().filter_map(of).collect();
+        (!tips.is_empty()).then_some(tips)
+    }
+
+    /// A redaction that soft-failed: the source carries it out all the same. It does not change the
+    /// room's forward extremities.
+    fn redaction_beside(
+        &mut self,
+        origin: &Origin,
+        event: &Event,
+        ready: ReadyEvent,
+        (extremities, before): (Vec<Extremity>, Option<StateBefore>),
+    ) -> Result<(), ImportError> {
+        let received = Received {
+            extremities,
+            beside: true,
+            before,
+            ..Received::new(ready.sender.server_name().to_owned())
+        };
+        self.write_event(origin, event, ready, Some(received), (Vec::new(), None))
+    }
+
     /// An event in the timeline.
     fn in_timeline(
         &mut self,
@@ -163,7 +198,7 @@ impl Writer<'_> {
         let facts = &ready.facts;
         let none = KnownRoom::default();
         let room_id = ready.room_id.to_string();
-        let deltas = self.deltas(&room_id, event);
+        let deltas = self.deltas(&room_id, event)?;
         let room = self.known.room(&room_id).unwrap_or(&none);
         let is_own =
             |id: &str| id.split_once(':').is_some_and(|(_, server)| self.own.as_str() == server);
@@ -246,8 +281,7 @@ impl Writer<'_> {
                 state.extend(event.map(|event| (key.clone(), event)));
             }
         } else {
-            let group = self.group_before(event, &ready.facts).or(event.group);
-            match group {
+            match self.group_beside(event, &ready.facts) {
                 Some(group) => match self.full_state(group)? {
                     Some(full) => state = full,
                     None => return Ok(Vec::new()),
@@ -303,15 +337,9 @@ impl Writer<'_> {
     }
 
     /// Takes the changes of the room's state that came with an event.
-    fn deltas(&mut self, room_id: &str, event: &Event) -> Deltas {
+    fn deltas(&mut self, room_id: &str, event: &Event) -> Result<Deltas, ImportError> {
         let waiting = self.progress.waiting.take(room_id, event.stream);
-        // When nobody of this server is in the room any more, the source forgets its state; here it
-        // stays as it was.
-        let forgotten: HashSet<i64> = waiting
-            .iter()
-            .filter(|change| change.event_id.is_none() && change.event_type == "m.room.create")
-            .map(|change| change.stream)
-            .collect();
+        let forgotten = forgotten(&waiting);
         let mut deltas = Deltas::default();
         let mut later: Vec<WaitingChange> = Vec::new();
         for mut change in waiting {
@@ -329,6 +357,8 @@ impl Writer<'_> {
                         change.passed += 1;
                         if change.passed < PASSING {
                             later.push(change);
+                        } else {
+                            self.leave_change(&change)?;
                         }
                     }
                 },
@@ -339,7 +369,7 @@ impl Writer<'_> {
             .others
             .iter()
             .any(|((event_type, _), event)| event_type == "m.room.create" && event.is_some());
-        deltas
+        Ok(deltas)
     }
 
     /// What the record of an event says of the state before it. What does not fit there is in
@@ -464,7 +494,7 @@ impl Writer<'_> {
     }
 
     /// Appends changes of a room's state as a batch. Returns whether the log took them.
-    fn put_states(
+    pub(super) fn put_states(
         &mut self,
         origin: &Origin,
         stream: &Stream,

@@ -18,6 +18,7 @@ use super::{
     changes::Marks,
     known::KnownRooms,
     report::{Counts, failed},
+    resume::Handled,
 };
 use crate::{
     ImportError,
@@ -27,7 +28,7 @@ use logcabin_base::disk;
 use logcabin_record::{Offset, command::FileHash};
 
 /// The format of the files. Another one is not read.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// How far an import has come.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,10 +44,11 @@ pub(super) struct Progress {
     /// settled before the first of them, so that one that is made again is the same.
     pub(super) now_ms: u64,
     pub(super) pass: Pass,
-    /// The next section of the pass, by its number, and the next fact in it.
+    /// The next section of the pass, by its number, the next slice in it, and the last fact of that
+    /// slice which was handled.
     pub(super) section: usize,
     pub(super) cursor: Cursor,
-    pub(super) skip: usize,
+    pub(super) handled: Option<Handled>,
     /// From where each section is to be read on, of those that only grow.
     pub(super) grown: BTreeMap<Section, Cursor>,
     /// The rooms of which events were left, because the source knew them in part only.
@@ -56,6 +58,9 @@ pub(super) struct Progress {
     /// The last event that was read, by the source's number.
     pub(super) newest: i64,
     pub(super) oldest: i64,
+    /// Redactions that were not of an event in the timeline, and take effect whatever it is: their
+    /// senders may redact events of others.
+    pub(super) moderated: BTreeSet<Offset>,
     pub(super) counts: Counts,
     pub(super) waiting: Waiting,
     /// What `finish` found, once it is done.
@@ -264,12 +269,13 @@ impl Progress {
             pass: Pass::Copy,
             section: 0,
             cursor: Cursor::START,
-            skip: 0,
+            handled: None,
             grown: BTreeMap::new(),
             partial: BTreeSet::new(),
             head: 0,
             newest: 0,
             oldest: 0,
+            moderated: BTreeSet::new(),
             counts: Counts::default(),
             waiting: Waiting::default(),
             finished: None,

@@ -6,7 +6,11 @@ use super::{
     Progress, Stop,
     changes::marked,
     compare::Comparison,
-    convert::{Made, accounts, keys, peers, personal, rooms},
+    convert::{
+        Made,
+        accounts::{self, Part},
+        keys, oauth, peers, personal, rooms, sessions,
+    },
     gaps::note_missing,
     gather::{Gather, Gathered, Group},
     index::offsets,
@@ -14,11 +18,13 @@ use super::{
     pipeline::ReadySlice,
     prepare::Ready,
     progress::Pass,
+    resume::{Handled, Place, handled_of},
+    rules::{self, room_fault},
     writer::{Left, Writer},
 };
 use crate::{
     ImportError,
-    facts::{Cursor, Destination, Fact, Origin, Section},
+    facts::{Cursor, Destination, Fact, Origin, Section, ServerKey},
 };
 use logcabin_base::limits;
 use logcabin_record::{
@@ -60,7 +66,9 @@ pub(super) const ALL: &[Section] = &[
     Section::Threepids,
     Section::ThreepidBindings,
     Section::ExternalIds,
-    // The sessions are written after the last of these four.
+    Section::OauthClients,
+    // The sessions are written after the last of these five.
+    Section::OauthGrants,
     Section::DehydratedDevices,
     Section::Devices,
     Section::AccessTokens,
@@ -95,12 +103,13 @@ pub(super) const ALL: &[Section] = &[
     Section::Reports,
     Section::Media,
     Section::RemoteMedia,
-    // The devices come last: they are written with what the others say of their users.
+    // The devices come last: what has changed of their users is known then.
     Section::PeerCrossSigningKeys,
     Section::PeerDeviceLists,
     Section::PeerDevices,
     // Up to here, everybody was told. What follows has not arrived.
     Section::Destinations,
+    Section::DeviceChanges,
     Section::AppServiceTransactions,
     Section::AppServices,
     Section::ToDevice,
@@ -124,6 +133,8 @@ pub(super) struct Sections<'a, 'b> {
     pub(super) media: Option<&'a MediaPlaces>,
     pub(super) stop: Stop<'a>,
     pub(super) secret: &'a [u8],
+    /// The keys that the source signs with, and did.
+    pub(super) keys: &'a [ServerKey],
     pub(super) progress: &'a mut dyn FnMut(&Progress),
     /// Whether it was read what must be known of rooms.
     pub(super) knows_rooms: bool,
@@ -133,19 +144,22 @@ impl Sections<'_, '_> {
     /// Goes through these sections, from where the pass stands.
     pub(super) fn run(&mut self, sections: &[Section]) -> Result<Ended, ImportError> {
         self.read_rooms()?;
-        let (begin, mut cursor, mut skip) = {
+        let (begin, mut cursor, mut handled) = {
             let progress = &self.writer.progress;
-            (progress.section, progress.cursor.clone(), progress.skip)
+            (progress.section, progress.cursor.clone(), progress.handled)
         };
         for (index, section) in sections.iter().enumerate().skip(begin) {
-            if index > begin || (cursor.is_start() && skip == 0) {
-                (cursor, skip) = (self.start_of(*section), 0);
+            if index > begin || (cursor.is_start() && handled.is_none()) {
+                (cursor, handled) = (self.start_of(*section), None);
             }
             self.writer.progress.counts.enter(*section);
             if *section == Section::Receipts && self.writer.progress.pass == Pass::Finish {
                 self.write_waiting_receipts()?;
             }
-            if let Some(owners) = self.owners(*section) {
+            if *section == Section::CurrentState && self.writer.progress.pass == Pass::Finish {
+                self.writer.write_waiting_changes()?;
+            }
+            if let Some(owners) = self.owners(*section)? {
                 if self.run_of(index, *section, &owners)? == Ended::Stopped {
                     return Ok(Ended::Stopped);
                 }
@@ -155,13 +169,17 @@ impl Sections<'_, '_> {
             loop {
                 let slice = self.writer.feeder.slice(*section, &cursor)?;
                 let next = slice.next.clone();
-                let place = (index, &cursor, skip);
-                if self.slice(*section, slice, place)? == Ended::Stopped {
+                let Some(from) = handled_of(&slice.facts, *section, handled) else {
+                    (cursor, handled) = (self.start_of(*section), None);
+                    continue;
+                };
+                let place = Place { section: index, cursor: &cursor, handled };
+                if self.slice(*section, slice, from, place)? == Ended::Stopped {
                     return Ok(Ended::Stopped);
                 }
                 self.tell(*section);
                 let Some(next) = next else { break };
-                (cursor, skip) = (next, 0);
+                (cursor, handled) = (next, None);
             }
             self.end(*section)?;
         }
@@ -183,7 +201,7 @@ impl Sections<'_, '_> {
             loop {
                 let slice = self.writer.feeder.slice_of(section, some, &cursor)?;
                 let next = slice.next.clone();
-                if self.slice(section, slice, (index, &cursor, 0))? == Ended::Stopped {
+                if self.slice(section, slice, 0, Place::start(index, &cursor))? == Ended::Stopped {
                     return Ok(Ended::Stopped);
                 }
                 self.tell(section);
@@ -224,31 +242,37 @@ impl Sections<'_, '_> {
         Cursor::START
     }
 
+    /// Handles the facts of a slice, apart from so many that were handled before. `place` is the
+    /// first of the others.
     fn slice(
         &mut self,
         section: Section,
         slice: ReadySlice,
-        (index, cursor, skip): (usize, &Cursor, usize),
+        from: usize,
+        mut place: Place<'_>,
     ) -> Result<Ended, ImportError> {
-        let ReadySlice { facts, bad, end, .. } = slice;
-        let start = Cursor::START;
+        let ReadySlice { facts, bad, end, partial, .. } = slice;
+        if let Some(partial) = partial {
+            // A room may become one while the source is followed.
+            self.gather.partial = partial.into_iter().collect();
+            self.gather.partial.extend(self.writer.progress.partial.iter().cloned());
+        }
+        if section == Section::PeerDevices {
+            self.read_peers(&facts)?;
+        }
         if section == Section::Receipts && self.writer.progress.pass == Pass::Copy {
             // The last thousands are read again: one with a lower number may be under way yet.
-            if let Some(before) = self.gather.receipts_from.replace(cursor.clone()) {
+            if let Some(before) = self.gather.receipts_from.replace(place.cursor.clone()) {
                 self.writer.progress.grown.insert(section, before);
             }
         }
-        for (at, ready) in facts.into_iter().enumerate().skip(skip) {
+        for ready in facts.into_iter().skip(from) {
             let continues =
                 self.gather.group.as_ref().is_some_and(|group| group.takes(&ready.told.fact));
             if !continues {
                 self.flush()?;
                 if self.gather.is_clean() {
-                    // A room's state is compared as a whole. Nothing is written meanwhile.
-                    let place = match section {
-                        Section::CurrentState => (index, &start, 0),
-                        _ => (index, cursor, at),
-                    };
+                    let place = saved_place(section, place);
                     if (self.stop)() {
                         self.writer.stop(place)?;
                         return Ok(Ended::Stopped);
@@ -260,10 +284,11 @@ impl Sections<'_, '_> {
             }
             let origin = ready.told.origin.table;
             self.writer.progress.counts.read(section, origin, &ready.hash);
+            place.handled = Some(Handled::after(place.handled, section, &ready));
             self.fact(ready)?;
         }
-        self.gather.has_bad_rows |= !bad.is_empty();
         for bad in &bad {
+            self.gather.seen.add_bad(bad);
             let Writer { list, progress, .. } = &mut *self.writer;
             list.leave_bad(&mut progress.counts, bad)?;
         }
@@ -341,6 +366,11 @@ impl Sections<'_, '_> {
             return Ok(());
         }
         let origin = &told.origin;
+        if self.writer.progress.pass == Pass::Finish
+            && let Some(reason) = self.gather.owners.note(&told.fact, &self.writer.own)
+        {
+            return self.leave(origin, reason);
+        }
         let fact = match &mut self.gather.group {
             Some(group) if group.takes(&told.fact) => {
                 group.add(told.fact);
@@ -357,6 +387,9 @@ impl Sections<'_, '_> {
         };
         let own = self.writer.own.clone();
         let pass = self.writer.progress.pass;
+        if pass == Pass::Finish {
+            self.gather.seen.add(&fact);
+        }
         match fact {
             Fact::Event(fact) => {
                 let progress = &mut self.writer.progress;
@@ -364,7 +397,7 @@ impl Sections<'_, '_> {
                 progress.oldest = progress.oldest.min(fact.stream);
                 if self.is_partial(&fact.room_id)? {
                     self.writer.progress.partial.insert(fact.room_id.clone());
-                    return self.leave(origin, "its room is only known in part");
+                    return self.leave(origin, rules::PARTIAL);
                 }
                 match event {
                     Some(Ok(ready)) => self.writer.event(origin, &fact, *ready),
@@ -377,29 +410,36 @@ impl Sections<'_, '_> {
                 false => self.writer.delta(origin, fact),
             },
             Fact::Account(fact) => {
-                let made = accounts::account(&fact, &own, false);
                 let exists = self.writer.known.all.accounts.contains(&*fact.user_id);
-                match made {
-                    Ok(made) if exists && !self.writer.is_written(origin, &made) => {
-                        self.made(origin, accounts::account(&fact, &own, true))
-                    }
-                    Ok(_) if exists => Ok(()),
-                    made => self.made(origin, made),
-                }
+                let part = match pass {
+                    Pass::Finish if exists => Part::Rest,
+                    Pass::Finish => Part::Whole,
+                    // A guest may become another user, and no record takes that back.
+                    _ if exists || fact.guest => return Ok(()),
+                    _ => Part::Begin,
+                };
+                self.made(origin, accounts::account(&fact, &own, part))
             }
             Fact::RegistrationToken(fact) => {
                 self.made(origin, Ok(accounts::registration_token(&fact)))
             }
-            Fact::Profile(fact) => {
-                if pass == Pass::Finish && !fact.value.is_null() {
-                    let field = (fact.user_id.as_str().into(), fact.field.as_str().into());
-                    self.gather.seen.insert(field);
-                }
-                self.made(origin, accounts::profile(fact, &own))
-            }
+            Fact::Profile(fact) => self.made(origin, accounts::profile(fact, &own)),
             Fact::Threepid(fact) => self.made(origin, accounts::threepid_add(&fact, &own)),
             Fact::ThreepidBinding(fact) => self.made(origin, accounts::threepid_bind(fact, &own)),
             Fact::ExternalId(fact) => self.made(origin, accounts::external_id(fact, &own)),
+            Fact::OauthClient(fact) => {
+                let client_id = fact.client_id.clone();
+                let made = oauth::client(fact);
+                if made.is_ok() {
+                    self.gather.clients.insert(client_id);
+                }
+                self.made_partly(origin, made)
+            }
+            Fact::OauthGrant(fact) => {
+                let granted = self.granted(origin, fact.grant_id.clone());
+                (granted.origin, granted.grant) = (origin.clone(), Some(fact));
+                Ok(())
+            }
             Fact::DehydratedDevice(fact) => {
                 self.session(origin, (fact.user_id, fact.device_id)).dehydrated = Some(fact.data);
                 Ok(())
@@ -410,19 +450,46 @@ impl Sections<'_, '_> {
                 Ok(())
             }
             Fact::AccessToken(fact) => {
+                if let Some(grant_id) = fact.grant_id.clone() {
+                    self.granted(origin, grant_id).access.push(fact);
+                    return Ok(());
+                }
                 let Some(device_id) = fact.device_id.clone() else {
-                    return self.leave(origin, "tokens without a device do not come along");
+                    return self.leave(origin, rules::NO_DEVICE_NAMED);
                 };
                 let id = (fact.user_id.clone(), device_id);
                 self.session(origin, id).access.push(fact);
                 Ok(())
             }
             Fact::RefreshToken(fact) => {
-                let id = (fact.user_id.clone(), fact.device_id.clone());
+                if let Some(grant_id) = fact.grant_id.clone() {
+                    self.granted(origin, grant_id).refresh.push(fact);
+                    return Ok(());
+                }
+                let Some(device_id) = fact.device_id.clone() else {
+                    return self.leave(origin, rules::NO_DEVICE_NAMED);
+                };
+                let id = (fact.user_id.clone(), device_id);
                 self.session(origin, id).refresh.push(fact);
                 Ok(())
             }
-            Fact::DeviceKeys(fact) => self.made(origin, keys::device_keys(fact, &own)),
+            Fact::DeviceKeys(fact) => {
+                let device_id = fact.device_id.as_str().into();
+                self.gather.keyed.insert(fact.user_id.as_str().into(), device_id);
+                self.made(origin, keys::device_keys(fact, &own))
+            }
+            Fact::DeviceChange(fact) => {
+                // One for each user says that something changed, and is told to all servers.
+                match self.gather.keyed.remove(fact.user_id.as_str()) {
+                    Some(device_id) => {
+                        let made = keys::device_change(&fact, device_id.into(), &own);
+                        self.gather.changed.insert(fact.user_id.into());
+                        self.made(origin, made)
+                    }
+                    None if self.gather.changed.contains(fact.user_id.as_str()) => Ok(()),
+                    None => self.leave(origin, rules::NO_KEYS_LEFT),
+                }
+            }
             Fact::FallbackKey(fact) => self.made(origin, keys::fallback_key(fact, &own)),
             Fact::CrossSigningKey(fact) => self.made(origin, keys::cross_signing_key(fact, &own)),
             Fact::KeySignature(fact) => self.made(origin, keys::signature(fact, &own)),
@@ -434,14 +501,18 @@ impl Sections<'_, '_> {
             Fact::ToPeerDevice(fact) => self.made_again(origin, keys::to_peer_device(&fact, &own)),
             Fact::Room(fact) if self.gather.partial.contains(&fact.room_id) => {
                 let why = match fact.partial {
-                    true => "the source has not been told of all its members; let it finish first",
+                    true => rules::STILL_PARTIAL,
                     false => {
                         "the source had not been told of all its members when it was copied; \
                          import into an empty directory to take it along"
                     }
                 };
-                self.writer.leave(origin, "its room is only known in part", why)
+                self.writer.leave(origin, rules::PARTIAL, why)
             }
+            Fact::Room(fact) => match room_fault(&fact) {
+                Some((reason, why)) => self.writer.leave(origin, reason, &why),
+                None => Ok(()),
+            },
             Fact::BackwardExtremity(fact) => {
                 note_missing(&mut self.gather.missing, fact);
                 Ok(())
@@ -472,23 +543,16 @@ impl Sections<'_, '_> {
             Fact::Presence(fact) => self.made(origin, personal::presence(fact, &own)),
             Fact::DelayedEvent(fact) => self.made(origin, personal::delayed(fact, &own)),
             Fact::Report(fact) => self.made(origin, rooms::report(fact, &own)),
-            Fact::Media(fact) => {
-                if pass == Pass::Finish {
-                    self.gather.seen.insert((fact.media_id.as_str().into(), Box::default()));
-                }
-                self.writer.media(self.media, origin, &fact)
-            }
+            Fact::Media(fact) => self.writer.media(self.media, origin, &fact),
             Fact::RemoteMedia(fact) => self.writer.remote_media(origin, &fact),
             Fact::PeerCrossSigningKey(fact) => {
-                let mark = self.gather.peer_marks.entry(fact.user_id.clone()).or_default();
+                let mark = self.gather.peer_marks.entry(fact.user_id).or_default();
                 *mark = marked(*mark, &hash);
-                self.gather.peers.entry(fact.user_id.clone()).or_default().set_key(fact);
                 Ok(())
             }
             Fact::PeerDeviceList(fact) => {
-                let mark = self.gather.peer_marks.entry(fact.user_id.clone()).or_default();
+                let mark = self.gather.peer_marks.entry(fact.user_id).or_default();
                 *mark = marked(*mark, &hash);
-                self.gather.peers.entry(fact.user_id.clone()).or_default().set_list(fact);
                 Ok(())
             }
             Fact::Destination(fact) => {
@@ -506,9 +570,7 @@ impl Sections<'_, '_> {
             Fact::ForwardExtremity(fact) => {
                 self.writer.compare_tip(&mut self.gather.comparison, fact)
             }
-            Fact::ThreadSubscription(_) => {
-                self.leave(origin, "this server has no subscriptions of threads")
-            }
+            Fact::ThreadSubscription(_) => self.leave(origin, rules::NO_SUBSCRIPTIONS),
             // The events of the tail say it themselves.
             Fact::Transaction(_) => Ok(()),
             Fact::AppServiceTransaction(fact) => {
@@ -523,8 +585,7 @@ impl Sections<'_, '_> {
             // It is with the destination.
             Fact::DestinationRoom(_) => Ok(()),
             // The events say it, or nothing is to be said.
-            Fact::Room(_)
-            | Fact::Membership(_)
+            Fact::Membership(_)
             | Fact::TimelineGap(_)
             | Fact::Redaction(_)
             | Fact::RoomRetention(_)
@@ -539,7 +600,12 @@ impl Sections<'_, '_> {
         }
     }
 
-    fn session(&mut self, origin: &Origin, id: (String, String)) -> &mut accounts::Session {
+    fn granted(&mut self, origin: &Origin, grant_id: String) -> &mut sessions::Granted {
+        let grants = self.gather.grants.entry(grant_id);
+        grants.or_insert_with(|| sessions::Granted::new(origin.clone()))
+    }
+
+    fn session(&mut self, origin: &Origin, id: (String, String)) -> &mut sessions::Session {
         self.gather.session_origins.entry(id.clone()).or_insert_with(|| origin.clone());
         self.gather.sessions.entry(id).or_default()
     }
@@ -560,6 +626,7 @@ impl Sections<'_, '_> {
             Group::PeerDevices(facts) => {
                 let user_id = facts.first().map(|fact| fact.user_id.clone()).unwrap_or_default();
                 let known = self.gather.peers.remove(&user_id).unwrap_or_default();
+                self.gather.with_devices.insert(user_id.as_str().into());
                 self.made(&origin, peers::peer_devices(&user_id, facts, known))
             }
         }
@@ -606,11 +673,24 @@ impl Sections<'_, '_> {
 
     fn write_sessions(&mut self) -> Result<(), ImportError> {
         let own = self.writer.own.clone();
-        let origins = std::mem::take(&mut self.gather.session_origins);
-        for (id, session) in std::mem::take(&mut self.gather.sessions) {
+        let mut origins = std::mem::take(&mut self.gather.session_origins);
+        let mut sessions = std::mem::take(&mut self.gather.sessions);
+        let grants = std::mem::take(&mut self.gather.grants);
+        let clients = std::mem::take(&mut self.gather.clients);
+        let (lone, left) = sessions::assign(grants, &clients, &mut sessions, &mut origins);
+        for (origin, (reason, why)) in left {
+            self.writer.leave(&origin, reason, &why)?;
+        }
+        for (id, session) in sessions {
             let Some(origin) = origins.get(&id) else { continue };
-            let made = accounts::session((&id.0, &id.1), session, &own, self.secret);
+            let now = (self.secret, self.writer.progress.now_ms);
+            let made = sessions::session((&id.0, &id.1), session, &own, now);
             self.made_partly(origin, made)?;
+            self.writer.within()?;
+        }
+        for granted in lone {
+            let origin = granted.0.origin.clone();
+            self.made(&origin, sessions::lone_grant(granted, &own, self.secret))?;
             self.writer.within()?;
         }
         Ok(())
@@ -712,6 +792,20 @@ impl Sections<'_, '_> {
             Pass::Sealed => &[],
         }
     }
+}
+
+/// The place that is saved for one in a section. A room's state is compared as a whole, and users of
+/// other servers are marked as a whole: these sections are read from their start again.
+fn saved_place(section: Section, place: Place<'_>) -> Place<'_> {
+    static START: Cursor = Cursor::START;
+    let before = match section {
+        Section::CurrentState | Section::PeerCrossSigningKeys => 0,
+        Section::PeerDeviceLists => 1,
+        Section::PeerDevices => 2,
+        _ => return place,
+    };
+    // They are next to each other in each pass.
+    Place::start(place.section.saturating_sub(before), &START)
 }
 
 /// Whether a server has not been told of everything: it does not answer, or the source was stopped

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     ImportError,
-    facts::{Event, Judged, SourceError, StateGroup},
+    facts::{Event, Judged, SourceError, StateEntry, StateGroup},
 };
 use logcabin_base::limits;
 use logcabin_read::events::StoredEvent;
@@ -33,16 +33,36 @@ pub(super) type FullState = BTreeMap<(String, String), Offset>;
 
 impl Writer<'_> {
     /// The source's number of the state before an event.
-    pub(super) fn group_before(&self, event: &Event, facts: &EventFacts) -> Option<StateGroup> {
+    fn group_before(
+        &mut self,
+        event: &Event,
+        facts: &EventFacts,
+    ) -> Result<Option<StateGroup>, ImportError> {
         let is_rejected = matches!(event.judged, Judged::Rejected { .. });
-        let own = match facts.state_key.is_some() && !is_rejected {
-            true => event.group_from,
-            false => event.group,
-        };
-        if own.is_some() {
-            return own.filter(|group| group.0 > 0);
+        if facts.state_key.is_none() || is_rejected {
+            let own = event.group.filter(|group| group.0 > 0);
+            return Ok(own.or_else(|| self.group_of_predecessors(facts)));
         }
-        // If its predecessors have the same, it is theirs.
+        // How the source stores the state after it is the last resort: programs that make its
+        // database smaller make states from any others.
+        if let Some(group) = self.group_of_predecessors(facts) {
+            return Ok(Some(group));
+        }
+        let (Some(group), Some(from)) = (event.group, event.group_from) else { return Ok(None) };
+        let step = match self.feeder.step(group) {
+            Err(ImportError::Source(SourceError::Absent { .. })) => return Ok(None),
+            step => step?,
+        };
+        let is_own = |entry: &StateEntry| {
+            let key = (&*entry.event_type, &*entry.state_key);
+            facts.key() == Some(key) && entry.event_id == event.event_id
+        };
+        let is_step = step.from == Some(from) && matches!(&step.entries[..], [one] if is_own(one));
+        Ok(Some(from).filter(|_| is_step))
+    }
+
+    /// The number of the state that all predecessors of an event have after them.
+    fn group_of_predecessors(&self, facts: &EventFacts) -> Option<StateGroup> {
         let mut groups = facts.prev_events.iter().map(|id| {
             let seen = self.known.events.get(id.as_str());
             seen.filter(|seen| seen.status != Status::Rejected).and_then(|seen| seen.group)
@@ -58,18 +78,18 @@ impl Writer<'_> {
         ready: &ReadyEvent,
     ) -> Result<Option<StateBefore>, ImportError> {
         let facts = &ready.facts;
-        let Some(room) = self.known.room(ready.room_id.as_str()) else { return Ok(None) };
-        if follows_all(room, facts) {
+        let room_id = ready.room_id.as_str();
+        if self.known.room(room_id).is_none_or(|room| follows_all(room, facts)) {
             return Ok(None);
         }
-        let Some(group) = self.group_before(event, facts) else {
+        let Some(group) = self.group_before(event, facts)? else {
             let line = format!("event {}: the state before it is not known", event.event_id);
             self.list.note(&mut self.progress.counts, &line)?;
             return Ok(None);
         };
-        if room.group == Some(group.0) {
+        let Some(room) = self.known.room(room_id).filter(|of| of.group != Some(group.0)) else {
             return Ok(None);
-        }
+        };
         let now = room.last_change(Offset::MAX);
         if let Some(named) = room.named(group)
             && named.links <= limits::STATE_LINKS as u64
@@ -88,6 +108,13 @@ impl Writer<'_> {
             return Ok(None);
         }
         Ok(Some(StateBefore { base: StateBase::At(now), changes, links: 0 }))
+    }
+
+    /// The number of a state that is the one before an event, apart from the key that the event
+    /// sets itself.
+    pub(super) fn group_beside(&self, event: &Event, facts: &EventFacts) -> Option<StateGroup> {
+        let own = event.group.filter(|group| group.0 > 0);
+        own.or_else(|| self.group_of_predecessors(facts))
     }
 
     /// The state with this number; `None` if the source lacks it. Events that are not in the log

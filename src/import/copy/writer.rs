@@ -5,13 +5,13 @@ use ruma::OwnedServerName;
 
 use super::{
     changes::Marks,
-    convert::Made,
     index::Status,
     known::{self, Known, fingerprint},
     pipeline::Feeder,
     prepare::EventFacts,
     progress::{Files, Pass, Progress},
     report::{List, failed},
+    resume::Place,
 };
 use crate::{
     ImportError,
@@ -244,12 +244,6 @@ impl<'a> Writer<'a> {
         Ok(Some(appended.last))
     }
 
-    /// Whether all that was made of a row was written before.
-    pub(super) fn is_written(&self, origin: &Origin, made: &Made) -> bool {
-        let records = self.records(origin, made.original_ms, &made.commands);
-        records.iter().all(|record| self.has(record))
-    }
-
     /// Notes that a row does not come along.
     pub(super) fn leave(
         &mut self,
@@ -268,6 +262,9 @@ impl<'a> Writer<'a> {
         facts: &EventFacts,
         event: &Event,
     ) {
+        if body.redacts.is_none() {
+            self.note_redaction(offset, facts, event);
+        }
         let seen = known::seen(offset, Status::Timeline, facts, event.group);
         self.known.events.put(body.event_id.as_str(), seen, event.stream);
         // As it is read from the index.
@@ -284,19 +281,26 @@ impl<'a> Writer<'a> {
         event: &Event,
     ) {
         let is_past = event.judged == Judged::Backfilled;
+        if is_past || event.judged == Judged::SoftFailed {
+            self.note_redaction(offset, facts, event);
+        }
         let status = known::status_of(&body.outcome, is_past);
         let seen = known::seen(offset, status, facts, event.group);
         self.known.events.put(body.event_id.as_str(), seen, event.stream);
         self.known.note_pdu(offset, body, facts);
     }
 
+    /// Notes what the source knows of a redaction, and its record does not say.
+    fn note_redaction(&mut self, offset: Offset, facts: &EventFacts, event: &Event) {
+        if facts.redacts.is_some() && !event.metadata.recheck_redaction {
+            self.progress.moderated.insert(offset);
+        }
+    }
+
     /// To be called between two facts, when nothing else is remembered of the ones before. `place`
     /// is the next one. Ends a full volume, and notes that all before is durable, unless the pass
     /// begins again after an interruption.
-    pub(super) fn between(
-        &mut self,
-        (section, cursor, skip): (usize, &Cursor, usize),
-    ) -> Result<(), ImportError> {
+    pub(super) fn between(&mut self, place: Place<'_>) -> Result<(), ImportError> {
         if self.log.fullness() == 0 {
             return Ok(());
         }
@@ -304,11 +308,11 @@ impl<'a> Writer<'a> {
             self.log.end_volume()?;
             return Ok(());
         }
-        self.save((section, cursor, skip), false)
+        self.save(place, false)
     }
 
     /// To be called between two facts, as [`Self::between`], when nothing more is to be read.
-    pub(super) fn stop(&mut self, place: (usize, &Cursor, usize)) -> Result<(), ImportError> {
+    pub(super) fn stop(&mut self, place: Place<'_>) -> Result<(), ImportError> {
         if self.progress.pass == Pass::Finish { Ok(()) } else { self.save(place, true) }
     }
 
@@ -323,11 +327,7 @@ impl<'a> Writer<'a> {
 
     /// Makes everything durable, and notes that the import goes on at `place`. With `fully`, what
     /// is remembered of rooms is saved, too, so that it goes on at once.
-    pub(super) fn save(
-        &mut self,
-        (section, cursor, skip): (usize, &Cursor, usize),
-        fully: bool,
-    ) -> Result<(), ImportError> {
+    pub(super) fn save(&mut self, place: Place<'_>, fully: bool) -> Result<(), ImportError> {
         self.log.end_volume()?;
         let path = self.files.events();
         self.known.events.save(&path).map_err(failed(&path))?;
@@ -337,9 +337,9 @@ impl<'a> Writer<'a> {
         self.progress.offset = offset;
         self.progress.chain = FileHash(chain);
         self.progress.rows = self.known.events.rows();
-        self.progress.section = section;
-        self.progress.cursor = cursor.clone();
-        self.progress.skip = skip;
+        self.progress.section = place.section;
+        self.progress.cursor = place.cursor.clone();
+        self.progress.handled = place.handled;
         if self.progress.pass == Pass::Copy {
             // Before the place: what is marked after it is marked again.
             self.save_marks()?;
@@ -359,7 +359,7 @@ impl<'a> Writer<'a> {
         self.progress.pass = pass;
         self.progress.now_ms = now_ms.max(self.progress.now_ms);
         // The last pass is begun again from here if it is interrupted.
-        self.save((0, &Cursor::START, 0), pass == Pass::Finish)
+        self.save(Place::start(0, &Cursor::START), pass == Pass::Finish)
     }
 
     /// Keeps what the copy saw of the source.

@@ -1,6 +1,7 @@
 //! Facts about accounts, their devices and their keys.
 
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use super::{Json, Secret};
 
@@ -36,12 +37,12 @@ pub struct Account {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Password {
-    /// `$2b$…`, over the text in NFKC with the pepper after it, of which 72 bytes count.
-    Bcrypt { hash: Secret, peppered: bool },
-    /// A PHC string `$argon2id$…`, over the text, after [`Preparation`].
-    Argon2id { hash: Secret, preparation: Preparation },
-    /// A PHC string `$pbkdf2-…`, over the text, after [`Preparation`].
-    Pbkdf2 { hash: Secret, preparation: Preparation },
+    /// `$2b$…`, over the text with the pepper after it, of which 72 bytes count.
+    Bcrypt { hash: Secret, preparation: Preparation, peppered: bool },
+    /// A PHC string `$argon2id$…`, over the text. The pepper is the secret of Argon2.
+    Argon2id { hash: Secret, preparation: Preparation, peppered: bool },
+    /// A PHC string `$pbkdf2-…`, over the text with the pepper after it.
+    Pbkdf2 { hash: Secret, preparation: Preparation, peppered: bool },
 }
 
 /// What happens to a password's text before it is hashed.
@@ -101,18 +102,41 @@ pub struct Device {
     pub agent: Option<String>,
 }
 
+/// A token as a source keeps it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Token {
+    Plain(Secret),
+    /// Its SHA-256.
+    Hashed([u8; 32]),
+}
+
+impl Token {
+    pub(crate) fn sha256(&self) -> [u8; 32] {
+        match self {
+            Self::Plain(text) => Sha256::digest(text.expose().as_bytes()).into(),
+            Self::Hashed(hash) => *hash,
+        }
+    }
+}
+
 /// Text that lets its bearer act as the user.
 #[derive(Clone, Debug, Serialize)]
 pub struct AccessToken {
     pub user_id: String,
-    /// Without it the token is of no device: one that an administrator took to act as the user.
+    /// Without it the token is of no device: of a grant without one, or one that an administrator
+    /// took to act as the user.
     pub device_id: Option<String>,
-    pub token: Secret,
+    /// The [`OauthGrant`](super::OauthGrant) that it is of.
+    pub grant_id: Option<String>,
+    pub token: Token,
     /// Without it, it does not expire.
     pub valid_until_ms: Option<i64>,
     /// The user who acts by it as `user_id`.
     pub puppet_of: Option<String>,
     pub used_ms: Option<i64>,
+    /// When it was used last, if the source still knows.
+    pub seen_ms: Option<i64>,
     /// Whether it was used: it ends the tokens that it replaced.
     pub used: bool,
     /// The [`RefreshToken::id`] that came with it.
@@ -122,15 +146,21 @@ pub struct AccessToken {
 /// Text that is exchanged for new tokens.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefreshToken {
+    /// Greater than that of an earlier one of the same device or grant.
     pub id: i64,
     pub user_id: String,
-    pub device_id: String,
-    pub token: Secret,
+    /// Without it the token is of a grant without a device.
+    pub device_id: Option<String>,
+    /// The [`OauthGrant`](super::OauthGrant) that it is of.
+    pub grant_id: Option<String>,
+    pub token: Token,
     /// The [`RefreshToken::id`] for which it was exchanged. It is valid until that one is used.
     pub next: Option<i64>,
     pub expires_ms: Option<i64>,
     /// When the whole session ends, however often it is refreshed.
     pub session_ends_ms: Option<i64>,
+    /// When it began, if it ends.
+    pub session_began_ms: Option<i64>,
 }
 
 /// The keys of a device, as it signed them, of a user of this server or of another.

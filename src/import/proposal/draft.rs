@@ -10,16 +10,17 @@ use serde_json::{Map, Value};
 
 use super::{
     ProposedFile,
-    reasons::{NEEDLESS, why_left},
+    reasons::{mas_why_left, needless, why_left},
 };
 
 /// The sections, in the order of `logcabin config`.
-const SECTIONS: [&str; 28] = [
+const SECTIONS: [&str; 29] = [
     "server",
     "tls",
     "registration",
     "captcha",
     "login",
+    "oauth",
     "sso",
     "rate_limits",
     "http",
@@ -45,7 +46,31 @@ const SECTIONS: [&str; 28] = [
     "rtc",
 ];
 
+/// Which configuration is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    Synapse,
+    Mas,
+}
+
+impl From {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Synapse => "homeserver.yaml",
+            Self::Mas => "mas.yaml",
+        }
+    }
+
+    fn why_left(self, path: &str) -> &'static str {
+        match self {
+            Self::Synapse => why_left(path),
+            Self::Mas => mas_why_left(path),
+        }
+    }
+}
+
 pub(super) struct Draft<'a> {
+    from: From,
     yaml: Option<&'a Map<String, Value>>,
     /// Where the files are put that the configuration names.
     folder: &'a Path,
@@ -54,13 +79,22 @@ pub(super) struct Draft<'a> {
     lines: Vec<(&'static str, &'static str, String, String)>,
     /// What has no equivalent although its setting was used, and why.
     left: Vec<(String, String)>,
+    /// What was said of the configurations before this one.
+    said: String,
     files: Vec<ProposedFile>,
 }
 
 impl<'a> Draft<'a> {
     pub(super) fn new(yaml: &'a Value, folder: &'a Path) -> Self {
         let (lines, left, files) = (Vec::new(), Vec::new(), Vec::new());
-        Self { yaml: yaml.as_object(), folder, used: BTreeSet::new(), lines, left, files }
+        let (from, said, used) = (From::Synapse, String::new(), BTreeSet::new());
+        Self { from, yaml: yaml.as_object(), folder, used, lines, left, said, files }
+    }
+
+    /// Goes on with another configuration. What it sets takes the place of what was set before.
+    pub(super) fn turn_to(&mut self, from: From, yaml: &'a Value) {
+        self.say_what_is_left();
+        (self.from, self.yaml, self.used) = (from, yaml.as_object(), BTreeSet::new());
     }
 
     /// A setting of homeserver.yaml, such as `email.smtp_host`, which thereby is used. `None` if it
@@ -119,7 +153,8 @@ impl<'a> Draft<'a> {
     ) {
         let comment = match from {
             "" => String::new(),
-            from => format!("From `{from}`."),
+            from if self.from == From::Synapse => format!("From `{from}`."),
+            from => format!("From `{from}` of {}.", self.from.name()),
         };
         self.set_as(section, key, value, comment);
     }
@@ -182,26 +217,37 @@ impl<'a> Draft<'a> {
                 let _ = writeln!(text, "{key} = {value}");
             }
         }
+        self.say_what_is_left();
+        text.push_str(&self.said);
+        (text, self.files)
+    }
+
+    fn say_what_is_left(&mut self) {
         let unused = self.unused();
-        let (needless, left): (Vec<_>, Vec<_>) =
-            unused.into_iter().partition(|path| NEEDLESS.contains(&path.as_str()));
-        self.left.extend(left.into_iter().map(|path| {
-            let why = why_left(&path).to_owned();
+        let is_needless = |path: &String| needless(self.from).contains(&path.as_str());
+        let (needless, unused): (Vec<_>, Vec<_>) = unused.into_iter().partition(is_needless);
+        let mut left = std::mem::take(&mut self.left);
+        left.extend(unused.into_iter().map(|path| {
+            let why = self.from.why_left(&path).to_owned();
             (path, why)
         }));
-        if !self.left.is_empty() {
-            text.push_str("\n# What homeserver.yaml says, and what has no equivalent here:\n#\n");
-            for (path, why) in &self.left {
+        let (text, name) = (&mut self.said, self.from.name());
+        if !left.is_empty() {
+            let _ = writeln!(text, "\n# What {name} says, and what has no equivalent here:\n#");
+            for (path, why) in &left {
                 let _ = writeln!(text, "# {}: {}", one_line(path), one_line(why));
             }
         }
         if !needless.is_empty() {
-            text.push_str("\n# Not needed here, or read by the import itself:\n#\n");
+            let of = match self.from {
+                From::Synapse => String::new(),
+                From::Mas => format!(" of {name}"),
+            };
+            let _ = writeln!(text, "\n# Not needed{of} here, or read by the import itself:\n#");
             for path in &needless {
                 let _ = writeln!(text, "# {}", one_line(path));
             }
         }
-        (text, self.files)
     }
 
     /// What was not used: settings, and those of a group of which others were.
@@ -238,9 +284,14 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// A time as Synapse reads it.
+/// A time as Synapse reads it. One that is not whole seconds is not made shorter.
 fn seconds(value: &Value) -> Option<u64> {
-    let ms = match value {
+    Some(milliseconds(value)?.div_ceil(1_000))
+}
+
+/// A time as Synapse reads it, in milliseconds.
+pub(crate) fn milliseconds(value: &Value) -> Option<u64> {
+    match value {
         Value::String(text) => {
             let text = text.trim();
             let (number, unit) = match text.char_indices().last() {
@@ -252,12 +303,10 @@ fn seconds(value: &Value) -> Option<u64> {
                 Some((at, 'y')) => (&text[..at], 365 * 86_400_000),
                 _ => (text, 1),
             };
-            number.trim().parse::<u64>().ok()?.checked_mul(unit)?
+            number.trim().parse::<u64>().ok()?.checked_mul(unit)
         }
-        other => other.as_u64()?,
-    };
-    // A time that is not whole seconds is not made shorter.
-    Some(ms.div_ceil(1_000))
+        other => other.as_u64(),
+    }
 }
 
 /// A size as Synapse reads it.

@@ -111,6 +111,11 @@ pub(super) fn translate(draft: &mut Draft<'_>) {
         draft.set("federation", "enabled", &json!(true), "listeners");
         draft.set("federation", "bind", &json!(servers), "listeners");
     }
+    if !is_served && ["instance_map", "stream_writers"].iter().any(|name| draft.has(name)) {
+        let why = "homeserver.yaml has no listener for other homeservers, and the files of workers \
+                   are not read: if one has it, set federation.enabled and federation.bind";
+        draft.leave("listeners (of workers)", why);
+    }
     others(draft, &listeners);
 }
 

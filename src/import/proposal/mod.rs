@@ -1,10 +1,12 @@
-//! A `logcabin.toml` that does what a `homeserver.yaml` did, as far as there are settings for it.
+//! A `logcabin.toml` that does what a `homeserver.yaml` did, and what the `mas.yaml` of a service beside
+//! it did, as far as there are settings for it.
 //! What has none is named in it, each with what that means.
 //!
 //! It is a proposal: whoever runs the server reads it, and keeps what is right.
 
 mod draft;
 mod listeners;
+mod mas;
 mod providers;
 mod reasons;
 mod settings;
@@ -13,9 +15,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use draft::Draft;
+use crate::mas::Settings;
+use draft::{Draft, From};
 use logcabin_config::{ConfigError, Effective, SettingSource};
 
+pub(crate) use draft::milliseconds;
 pub use listeners::{Addresses, addresses};
 
 /// What is proposed.
@@ -39,12 +43,21 @@ const CORRECTIONS: usize = 100;
 
 /// Proposes the configuration of a server with this data directory. `folder` is where the files are
 /// put that the configuration names.
-pub fn propose(yaml: &Value, data_dir: &Path, folder: &Path) -> Proposal {
+pub fn propose(
+    yaml: &Value,
+    service: Option<&Settings>,
+    data_dir: &Path,
+    folder: &Path,
+) -> Proposal {
     let mut draft = Draft::new(yaml, folder);
     draft.set("server", "data_dir", &data_dir.display().to_string().into(), "");
-    settings::translate(&mut draft);
+    settings::translate(&mut draft, service.is_some());
     listeners::translate(&mut draft);
     providers::translate(&mut draft);
+    if let Some(service) = service {
+        draft.turn_to(From::Mas, &service.yaml);
+        mas::translate(&mut draft, service);
+    }
     let (text, files) = draft.finish();
     Proposal { text: settled(text), files }
 }
@@ -98,7 +111,7 @@ mod tests {
     use super::*;
 
     fn proposed(yaml: &Value) -> (String, logcabin_config::Config) {
-        let proposal = propose(yaml, Path::new("/srv/logcabin"), Path::new("/srv/proposed"));
+        let proposal = propose(yaml, None, Path::new("/srv/logcabin"), Path::new("/srv/proposed"));
         let file = (PathBuf::from("x.toml"), proposal.text.clone());
         let effective = Effective::load(Some(file), [], &[]).expect("it can be read");
         (proposal.text, effective.config)
@@ -148,6 +161,38 @@ mod tests {
         }
         // What belongs to the database is no setting, and no secret of it is shown.
         assert!(!text.contains("hidden"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_opened_that_was_closed() {
+        let provider = |id: &str, requirements: Value| {
+            json!({
+                "idp_id": id, "idp_name": id, "issuer": "https://id.example.org/",
+                "client_id": "id", "attribute_requirements": requirements,
+            })
+        };
+        let group = json!([{ "attribute": "group", "value": "staff" }]);
+        let yaml = |login: Value, listens_for: &str| {
+            json!({
+                "server_name": "example.org",
+                "listeners": [{
+                    "port": 8008, "tls": false, "type": "http",
+                    "resources": [{ "names": [listens_for] }],
+                }],
+                "instance_map": { "main": { "host": "localhost", "port": 8034 } },
+                "oidc_providers": [provider("staff", group.clone()), provider("all", json!([]))],
+                "login_via_existing_session": login,
+            })
+        };
+        let (text, config) = proposed(&yaml(Value::Null, "client"));
+        let files = config.sso.providers.iter().map(|path| path.0.display().to_string());
+        assert_eq!(files.collect::<Vec<_>>(), ["/srv/proposed/sso-all.toml"], "{text}");
+        assert!(text.contains("# oidc_providers (staff): NOT USABLE YET"), "{text}");
+        assert!(!config.login.get_token && !config.federation.enabled, "{text}");
+        assert!(text.contains("# listeners (of workers): "), "{text}");
+        let (text, config) = proposed(&yaml(json!({ "enabled": true }), "federation"));
+        assert!(config.login.get_token && config.federation.enabled, "{text}");
+        assert!(!text.contains("(of workers)"), "{text}");
     }
 
     #[test]

@@ -4,10 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::draft::Draft;
-
-/// What the id of a provider begins with in Synapse's database.
-const PREFIX: &str = "oidc-";
+use super::draft::{Draft, From};
 
 pub(super) fn translate(draft: &mut Draft<'_>) {
     let mut providers: Vec<Value> = Vec::new();
@@ -25,19 +22,31 @@ pub(super) fn translate(draft: &mut Draft<'_>) {
     }
     let mut files = Vec::new();
     for provider in &providers {
+        // Synapse puts `oidc-` before it in its database, where the import takes that away.
         let id = provider["idp_id"].as_str().unwrap_or("oidc");
-        let id = id.strip_prefix(PREFIX).unwrap_or(id);
         let is_name = id.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
         if id.is_empty() || !is_name {
             let why = format!("a provider is called `{id}`, which cannot be an id here");
             draft.leave("oidc_providers (id)", &why);
             continue;
         }
-        let (text, differences) = file_of(id, provider);
+        let (text, differences) = file_of(id, provider, From::Synapse);
         for difference in differences {
             draft.leave(&format!("oidc_providers ({id})"), &difference);
         }
         let path = draft.file(&format!("sso-{id}.toml"), text);
+        let requires = provider["attribute_requirements"].as_array();
+        if requires.is_some_and(|requires| !requires.is_empty()) {
+            // Nothing here looks at attributes: in use, it would let in whom Synapse keeps out.
+            let why = format!(
+                "NOT USABLE YET: attribute_requirements has no equivalent, and without it everybody \
+                 whom the provider knows could log in; {} is not in sso.providers for that reason. \
+                 Let the provider itself say who may use this server, and add the file then",
+                path.display()
+            );
+            draft.leave(&format!("oidc_providers ({id})"), &why);
+            continue;
+        }
         files.push(json!(path.display().to_string()));
     }
     if !files.is_empty() {
@@ -47,9 +56,9 @@ pub(super) fn translate(draft: &mut Draft<'_>) {
 }
 
 /// The file of a provider, and what of it does not come along.
-fn file_of(id: &str, provider: &Value) -> (String, Vec<String>) {
+pub(super) fn file_of(id: &str, provider: &Value, from: From) -> (String, Vec<String>) {
     let mut differences = Vec::new();
-    let mut text = String::from("# Made from homeserver.yaml by `logcabin import-synapse`.\n");
+    let mut text = format!("# Made from {} by `logcabin import-synapse`.\n", from.name());
     let mut set = |key: &str, value: &Value| {
         let _ = writeln!(text, "{key} = {}", value.to_string().replace('\u{7f}', "\\u007f"));
     };
@@ -64,6 +73,7 @@ fn file_of(id: &str, provider: &Value) -> (String, Vec<String>) {
         ("client_secret_path", "client_secret_file"),
         ("allow_existing_users", "allow_existing_users"),
         ("enable_registration", "allow_registration"),
+        ("add_email", "add_email"),
     ] {
         if !provider[from].is_null() && !provider[from].is_object() {
             set(key, &provider[from]);
@@ -100,7 +110,7 @@ fn file_of(id: &str, provider: &Value) -> (String, Vec<String>) {
     if module.is_some_and(|module| !module.ends_with(".JinjaOidcMappingProvider")) {
         differences.push("it has a module of its own, which does not come along".to_owned());
     }
-    for from in ["attribute_requirements", "client_secret_jwt_key", "backchannel_logout_enabled"] {
+    for from in ["client_secret_jwt_key", "backchannel_logout_enabled"] {
         if !provider[from].is_null() {
             differences.push(format!("{from} has no equivalent"));
         }
@@ -151,6 +161,17 @@ mod tests {
     }
 
     #[test]
+    fn a_provider_has_the_id_by_which_its_users_are_known() {
+        let yaml = json!({ "oidc_providers": [{ "idp_id": "oidc-x", "client_id": "id" }] });
+        let mut draft = Draft::new(&yaml, std::path::Path::new("/srv"));
+        translate(&mut draft);
+        let (_, files) = draft.finish();
+        let ids = files.iter().map(|file| file.text.contains("\nid = \"oidc-x\"\n"));
+        // In the database, its users are those of `oidc-oidc-x`.
+        assert_eq!(ids.collect::<Vec<_>>(), [true]);
+    }
+
+    #[test]
     fn a_provider_becomes_a_file_that_says_what_is_missing() {
         let provider = json!({
             "idp_id": "google", "idp_name": "Google", "issuer": "https://accounts.google.com/",
@@ -162,7 +183,7 @@ mod tests {
                 "subject_claim": "email",
             } },
         });
-        let (text, differences) = file_of("google", &provider);
+        let (text, differences) = file_of("google", &provider, From::Synapse);
         for line in [
             "id = \"google\"",
             "client_secret = \"a \\\"secret\\\"\"",

@@ -1,7 +1,9 @@
-//! Why settings of Synapse have no equivalent, and what follows from that.
+//! Why settings have no equivalent, and what follows from that.
+
+use super::draft::From;
 
 /// Settings of parts that this server does not have, or that the import reads.
-pub(super) const NEEDLESS: [&str; 61] = [
+pub(super) const NEEDLESS: [&str; 59] = [
     "args",
     "background_updates",
     "bcrypt_rounds",
@@ -29,8 +31,6 @@ pub(super) const NEEDLESS: [&str; 61] = [
     "key_refresh_interval",
     "log_config",
     "log_file",
-    "macaroon_secret_key",
-    "macaroon_secret_key_path",
     "max_spider_size",
     "media_instance_running_background_jobs",
     "media_store_path",
@@ -66,7 +66,7 @@ pub(super) const NEEDLESS: [&str; 61] = [
 ];
 
 /// Settings that mean something, and what is different without them.
-const LEFT: [(&str, &str); 79] = [
+const LEFT: [(&str, &str); 80] = [
     ("account_threepid_delegates", "text messages are sent by a gateway: see [sms]"),
     ("account_validity", "accounts do not expire"),
     ("alias_creation_rules", "every user may create as many aliases as quotas.aliases says"),
@@ -118,8 +118,9 @@ const LEFT: [(&str, &str); 79] = [
     ("limit_profile_requests_to_users_who_share_rooms", "users may look up every profile"),
     ("limit_remote_rooms", "rooms of any size can be joined"),
     ("limit_usage_by_mau", "see registration.max_accounts"),
+    ("macaroon_secret_key", "guests are logged out: their tokens are computed from it"),
+    ("macaroon_secret_key_path", "guests are logged out: their tokens are computed from it"),
     ("manhole_settings", "see the console"),
-    ("matrix_authentication_service", "its users and sessions are not read: nobody could log in"),
     ("max_avatar_size", "an avatar may be as large as any file"),
     ("max_image_pixels", "see docs/limits.md"),
     ("max_mau_value", "see registration.max_accounts"),
@@ -147,6 +148,47 @@ const LEFT: [(&str, &str); 79] = [
     ("ui_auth", "each act is authenticated by itself"),
     ("user_consent", "see registration.terms, whose file is another one"),
 ];
+
+/// The same of matrix-authentication-service.
+const MAS_NEEDLESS: [&str; 6] =
+    ["database", "http.listeners", "http.trusted_proxies", "matrix", "secrets", "telemetry"];
+
+/// Settings of matrix-authentication-service, and what is different without them.
+const MAS_LEFT: [(&str, &str); 16] = [
+    ("account", "see registration and accounts"),
+    ("branding", "pages have the texts of this server; see registration.terms for documents"),
+    ("captcha", "see [captcha]"),
+    ("clients", "programs that act for themselves have no place here"),
+    ("email", "see [email]"),
+    ("experimental.access_token_ttl", "set tokens.access_lifetime_seconds"),
+    ("experimental.compat_token_ttl", "set tokens.access_lifetime_seconds"),
+    ("experimental.inactive_session_expiration", "set tokens.refresh_lifetime_seconds"),
+    ("experimental.session_limit", "see quotas.devices"),
+    ("experimental", "there is no such setting here"),
+    (
+        "http",
+        "clients must find this server at the former addresses: see docs/moving-from-synapse.md",
+    ),
+    ("oauth", "devices without a browser are linked by the code that they show"),
+    ("passwords", "see [passwords]"),
+    ("policy", "there are no policies of that kind: see registration and rate_limits"),
+    ("rate_limiting", "rate limits are counted in another way: see [rate_limits]"),
+    ("templates", "pages and mails have the texts of this server"),
+];
+
+/// What is needed by nobody here.
+pub(super) const fn needless(from: From) -> &'static [&'static str] {
+    match from {
+        From::Synapse => &NEEDLESS,
+        From::Mas => &MAS_NEEDLESS,
+    }
+}
+
+pub(super) fn mas_why_left(path: &str) -> &'static str {
+    let of = |name: &str| MAS_LEFT.iter().find(|(known, _)| *known == name).map(|(_, why)| *why);
+    let group = path.split('.').next().unwrap_or_default();
+    of(path).or_else(|| of(group)).unwrap_or("there is no such setting here")
+}
 
 /// What is different without a setting.
 pub(super) fn why_left(path: &str) -> &'static str {

@@ -1,14 +1,24 @@
 //! All settings but for where the server listens and who logs users in.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use super::draft::Draft;
 
-pub(super) fn translate(draft: &mut Draft<'_>) {
+/// With `has_service`, another service logs the users in.
+pub(super) fn translate(draft: &mut Draft<'_>, has_service: bool) {
     server(draft);
     registration(draft);
     accounts(draft);
-    passwords(draft);
+    if has_service {
+        draft.get("matrix_authentication_service");
+        draft.get("experimental_features.msc3861");
+        if draft.get("password_config").is_some() {
+            draft.leave("password_config", "matrix-authentication-service has the passwords");
+        }
+    } else {
+        passwords(draft);
+    }
     rooms(draft);
     media(draft);
     email(draft);
@@ -117,8 +127,14 @@ fn accounts(draft: &mut Draft<'_>) {
         }
         None => {}
     }
-    if let Some(is_on) = draft.flag("login_via_existing_session.enabled") {
-        draft.set("login", "get_token", &json!(is_on), "login_via_existing_session.enabled");
+    match draft.flag("login_via_existing_session.enabled") {
+        Some(is_on) => {
+            draft.set("login", "get_token", &json!(is_on), "login_via_existing_session.enabled");
+        }
+        None => {
+            let comment = "Synapse has it off unless `login_via_existing_session` says otherwise.";
+            draft.set_as("login", "get_token", &json!(false), comment.to_owned());
+        }
     }
     let from = "login_via_existing_session.token_timeout";
     draft.copy_seconds(from, "login", "get_token_seconds");
@@ -134,6 +150,7 @@ fn passwords(draft: &mut Draft<'_>) {
         draft.set("login", "password", &json!(false), from);
     }
     if let Some(pepper) = draft.text("password_config.pepper").map(str::to_owned) {
+        let pepper = pepper_line(pepper.as_bytes());
         let path = json!(draft.file("password.pepper", pepper).display().to_string());
         let comment = "From `password_config.pepper`: without it, nobody's password is right until \
                        it is set anew.";
@@ -152,6 +169,20 @@ fn passwords(draft: &mut Draft<'_>) {
         if let Some(value) = draft.get(&path).filter(|_| is_on) {
             draft.set("passwords", key, value, &path);
         }
+    }
+}
+
+/// A pepper as its file has it: a line of text, or in base64.
+pub(super) fn pepper_line(pepper: &[u8]) -> String {
+    match std::str::from_utf8(pepper) {
+        Ok(text)
+            if !text.is_empty()
+                && !text.starts_with("base64:")
+                && !text.chars().any(char::is_control) =>
+        {
+            text.to_owned()
+        }
+        _ => format!("base64:{}", STANDARD.encode(pepper)),
     }
 }
 

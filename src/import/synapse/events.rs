@@ -8,12 +8,14 @@ use std::{
     time::Instant,
 };
 
-use super::{
-    database::{Cell, Database, Fault, Row, bad},
-    schema::Schema,
-};
-use crate::facts::{
-    Bad, Event, Fact, Judged, Key, Metadata, Origin, SourceError, StateDelta, StateGroup, Told,
+use crate::{
+    facts::{
+        Bad, Event, Fact, Judged, Key, Metadata, Origin, SourceError, StateDelta, StateGroup, Told,
+    },
+    sql::{
+        database::{Cell, Database, Fault, Row, bad},
+        schema::Schema,
+    },
 };
 use logcabin_base::limits;
 
@@ -62,8 +64,17 @@ pub(super) struct Places {
     holes: BTreeMap<i64, Instant>,
     /// The same for what was fetched from the past.
     pub(super) holes_below: BTreeMap<i64, Instant>,
+    /// The names of the processes that write events.
+    pub(super) writers: Vec<String>,
     /// The other server has stopped: what is missing stays missing.
     pub(super) stopped: bool,
+}
+
+impl Places {
+    /// `writers` are the names of the processes that write events.
+    pub(super) fn of(writers: Vec<String>) -> Self {
+        Self { writers, ..Self::default() }
+    }
 }
 
 /// A part of the stream.
@@ -96,6 +107,26 @@ pub(super) fn head(database: &mut dyn Database) -> Result<i64, SourceError> {
         head = head.max(database.number(sql, &[])?.unwrap_or_default());
     }
     Ok(head)
+}
+
+/// The rooms whose state has changed after a place.
+pub(super) fn changed_rooms(
+    database: &mut dyn Database,
+    schema: &Schema,
+    after: i64,
+) -> Result<Vec<String>, SourceError> {
+    const TABLE: &str = "current_state_delta_stream";
+    let mut rooms = Vec::new();
+    if schema.has(TABLE) {
+        let sql = format!("SELECT DISTINCT room_id FROM {TABLE} WHERE stream_id > $1");
+        database.query(&sql, &[Cell::Int(after)], &mut |mut cells| {
+            if let Some(Cell::Text(room_id)) = cells.pop() {
+                rooms.push(room_id);
+            }
+            true
+        })?;
+    }
+    Ok(rooms)
 }
 
 /// How many events came as they happened.
@@ -145,7 +176,8 @@ pub(super) fn read(
     if !places.stopped {
         let points = stream.iter().map(|(place, here)| (*place, here.received_ms));
         let points = points.collect::<Vec<_>>();
-        let settled = settled(&mut places.holes, after, end, &points, now_ms);
+        let sure = completed(database, &places.writers, "events")?;
+        let settled = settled(&mut places.holes, (after, end), &points, sure, now_ms);
         more &= settled == end;
         end = settled;
     }
@@ -279,7 +311,9 @@ fn later_places(
 fn put(here: &mut Here, event: Result<(Event, Option<Fault>), Fault>, place: i64) {
     match event {
         Ok((event, fault)) => {
-            here.received_ms = event.received_ms;
+            // An event that found its place later keeps the time of the first one: that says
+            // nothing of what is under way around the later one.
+            here.received_ms = event.received_ms.filter(|_| event.first_stream.is_none());
             here.bad.extend(fault.map(|why| bad("event_json", Key::Number(place), why)));
             here.event = Some(Told {
                 origin: Origin { table: "events", key: Key::Number(place) },
@@ -432,15 +466,35 @@ pub(super) fn at_places(
     Ok(())
 }
 
+/// Up to where all of Synapse's processes that write a stream have completed what they began, also
+/// what failed: each notes its place after it has written. `None` if one of them has not.
+pub(super) fn completed(
+    database: &mut dyn Database,
+    writers: &[String],
+    stream: &str,
+) -> Result<Option<i64>, SourceError> {
+    let sql = "SELECT instance_name, stream_id FROM stream_positions WHERE stream_name = $1";
+    let rows = database.rows(sql, &[Cell::Text(stream.to_owned())])?;
+    let noted: HashMap<String, i64> = rows
+        .into_iter()
+        .filter_map(|row| match <[Cell; 2]>::try_from(row) {
+            Ok([Cell::Text(name), Cell::Int(place)]) => Some((name, place.saturating_abs())),
+            _ => None,
+        })
+        .collect();
+    let all: Option<Vec<i64>> = writers.iter().map(|writer| noted.get(writer).copied()).collect();
+    Ok(all.and_then(|all| all.into_iter().min()))
+}
+
 /// The last place before which nothing can come any more. Places are ascending, and above zero.
 ///
-/// Synapse hands out the places before it writes. One that is missing may be written yet, unless it
-/// has been missing for a while.
+/// Synapse hands out the places before it writes. One that is missing may be written yet, unless
+/// Synapse is `sure` of the places up to there, or it has been missing for a while.
 pub(super) fn settled(
     holes: &mut BTreeMap<i64, Instant>,
-    after: i64,
-    end: i64,
+    (after, end): (i64, i64),
     points: &[(i64, Option<i64>)],
+    sure: Option<i64>,
     now_ms: u64,
 ) -> i64 {
     let now = Instant::now();
@@ -449,8 +503,9 @@ pub(super) fn settled(
         received.is_some_and(|time| time.saturating_add(limits::SOURCE_SETTLED_MS) < now_ms)
     };
     let points = points.iter().filter(|(place, _)| *place > after && *place <= end);
-    // What is before an old event is settled, too.
-    let old = points.clone().rev().find(|(_, received)| long_ago(*received));
+    let is_sure = |place: i64| sure.is_some_and(|sure| place <= sure);
+    // What is before such an event is settled, too.
+    let old = points.clone().rev().find(|(place, received)| is_sure(*place) || long_ago(*received));
     let mut settled = old.map_or(after, |(place, _)| *place);
     for (place, _) in points.filter(|(place, _)| old.is_none_or(|(old, _)| place > old)) {
         if place - settled > 1 {
@@ -483,17 +538,31 @@ mod tests {
     fn a_hole_among_new_events_is_waited_for_and_not_for_ever() {
         let mut holes = BTreeMap::new();
         let new = points(&[1, 2, 4], 10);
-        assert_eq!(settled(&mut holes, 0, 4, &new, NOW_MS), 2, "3 may be written yet");
+        assert_eq!(settled(&mut holes, (0, 4), &new, None, NOW_MS), 2, "3 may be written yet");
+        assert_eq!(
+            settled(&mut holes, (0, 4), &new, Some(3), NOW_MS),
+            2,
+            "it is not known to have failed"
+        );
+        assert_eq!(
+            settled(&mut holes.clone(), (0, 4), &new, Some(4), NOW_MS),
+            4,
+            "it is not written any more, as Synapse says"
+        );
         let met = holes.get_mut(&2).expect("the hole is remembered");
         let long = limits::SOURCE_HOLE_PATIENCE + Duration::from_secs(1);
         *met = met.checked_sub(long).expect("the machine has been up for a minute");
-        assert_eq!(settled(&mut holes, 0, 4, &new, NOW_MS), 4, "it is not written any more");
+        assert_eq!(
+            settled(&mut holes, (0, 4), &new, None, NOW_MS),
+            4,
+            "it is not written any more"
+        );
     }
 
     #[test]
     fn holes_among_old_events_hold_nobody_up() {
         let old = points(&[5, 9, 20], limits::SOURCE_SETTLED_MS + 1);
-        assert_eq!(settled(&mut BTreeMap::new(), 0, 20, &old, NOW_MS), 20);
-        assert_eq!(settled(&mut BTreeMap::new(), 7, 7, &[], NOW_MS), 7);
+        assert_eq!(settled(&mut BTreeMap::new(), (0, 20), &old, None, NOW_MS), 20);
+        assert_eq!(settled(&mut BTreeMap::new(), (7, 7), &[], None, NOW_MS), 7);
     }
 }

@@ -6,11 +6,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    database::{Cell, Database},
-    events::{self, Places, Run, Wanted},
+use super::events::{self, Places, Run, Wanted};
+use crate::{
+    facts::SourceError,
+    sql::database::{Cell, Database},
 };
-use crate::facts::SourceError;
 use logcabin_base::limits;
 
 /// Where a reading of the past is.
@@ -93,7 +93,8 @@ fn bottom(
         return Ok(0);
     };
     let (before, end) = (lowest - 1, *highest);
-    let bottom = events::settled(&mut places.holes_below, before, end, &points, now_ms);
+    let sure = events::completed(database, &places.writers, "backfill")?;
+    let bottom = events::settled(&mut places.holes_below, (before, end), &points, sure, now_ms);
     Ok(-bottom)
 }
 

@@ -1,7 +1,12 @@
 //! The versions of Synapse's tables, and how they differ.
 
-use super::database::{Cell, Database, Tables};
-use crate::facts::{Bad, Key, SourceError};
+use crate::{
+    facts::SourceError,
+    sql::{
+        database::{Cell, Database},
+        schema::{Difference, Schema, column, table},
+    },
+};
 
 /// The oldest version that is read: that of Synapse 1.120.
 const OLDEST: i64 = 88;
@@ -9,32 +14,8 @@ const OLDEST: i64 = 88;
 /// The newest one, of Synapse 1.163. A newer one may mean something else by what it has.
 const NEWEST: i64 = 94;
 
-/// What is not in every database of these versions. A version gets tables and columns until the
-/// next one, so the version alone does not tell.
-struct Difference {
-    table: &'static str,
-    /// Without it, the whole table.
-    column: Option<&'static str>,
-    /// Before which version it may be missing.
-    until: i64,
-    /// The value of a column that is missing, as SQL.
-    instead: &'static str,
-}
-
-const fn table(table: &'static str, until: i64) -> Difference {
-    Difference { table, column: None, until, instead: "" }
-}
-
-const fn column(
-    table: &'static str,
-    column: &'static str,
-    until: i64,
-    instead: &'static str,
-) -> Difference {
-    Difference { table, column: Some(column), until, instead }
-}
-
-/// All of the differences that a reader sees. What else changed: 89 `state_groups_pending_deletion`
+/// All of the differences that a reader sees. A version gets tables and columns until the next one,
+/// so the version alone does not tell. What else changed: 89 `state_groups_pending_deletion`
 /// and `state_groups_persisting` (what Synapse is about to delete is read like the rest), 90
 /// `room_memberships.participant`, 92 triggers, 93 `delayed_events.content` from bytes to text
 /// (both are read as text), 94 the state DAG of an experimental room version.
@@ -47,88 +28,77 @@ const DIFFERENCES: &[Difference] = &[
     table("user_reports", 93),
 ];
 
-/// The tables of a source.
-pub(super) struct Schema {
-    pub(super) version: i64,
-    tables: Tables,
+/// The tables of a Synapse.
+pub(super) fn read(database: &mut dyn Database) -> Result<Schema, SourceError> {
+    let place = database.place();
+    let tables = database.tables()?;
+    if !tables.contains_key("schema_version") || !tables.contains_key("event_json") {
+        let what = format!("{place} is no database of Synapse: it lacks its tables");
+        return Err(SourceError::Refused(what));
+    }
+    let rows = database.rows("SELECT version, upgraded FROM schema_version", &[])?;
+    let (version, upgraded) = match rows.first().map(Vec::as_slice) {
+        Some([Cell::Int(version), upgraded]) => (*version, *upgraded != Cell::Int(0)),
+        _ => {
+            let what = format!("{place} does not say the version of its tables");
+            return Err(SourceError::Refused(what));
+        }
+    };
+    if let Some(refused) = refused(version) {
+        return Err(SourceError::Refused(format!("{place} {refused}")));
+    }
+    // Without it, a start of Synapse was interrupted on the way to this version.
+    if !upgraded && database.rows("SELECT file FROM applied_schema_deltas", &[])?.is_empty() {
+        let what = format!("{place} was never completed by Synapse: start it once");
+        return Err(SourceError::Refused(what));
+    }
+    Ok(Schema::new(version, tables, DIFFERENCES))
 }
 
-impl Schema {
-    pub(super) fn read(database: &mut dyn Database) -> Result<Self, SourceError> {
-        let place = database.place();
-        let tables = database.tables()?;
-        if !tables.contains_key("schema_version") || !tables.contains_key("event_json") {
-            let what = format!("{place} is no database of Synapse: it lacks its tables");
-            return Err(SourceError::Refused(what));
-        }
-        let rows = database.rows("SELECT version, upgraded FROM schema_version", &[])?;
-        let (version, upgraded) = match rows.first().map(Vec::as_slice) {
-            Some([Cell::Int(version), upgraded]) => (*version, *upgraded != Cell::Int(0)),
-            _ => {
-                let what = format!("{place} does not say the version of its tables");
-                return Err(SourceError::Refused(what));
-            }
-        };
-        if let Some(refused) = refused(version) {
-            return Err(SourceError::Refused(format!("{place} {refused}")));
-        }
-        // Without it, a start of Synapse was interrupted on the way to this version.
-        if !upgraded && database.rows("SELECT file FROM applied_schema_deltas", &[])?.is_empty() {
-            let what = format!("{place} was never completed by Synapse: start it once");
-            return Err(SourceError::Refused(what));
-        }
-        Ok(Self { version, tables })
+/// What is done in the background to a database after an upgrade, and changes what is read.
+pub(super) fn unfinished(
+    database: &mut dyn Database,
+    schema: &Schema,
+) -> Result<Vec<String>, SourceError> {
+    if !schema.has("background_updates") {
+        return Ok(Vec::new());
     }
+    let sql = "SELECT update_name FROM background_updates ORDER BY ordering, update_name";
+    let rows = database.rows(sql, &[])?;
+    let names = rows.into_iter().filter_map(|mut row| match row.pop() {
+        Some(Cell::Text(name)) => Some(name),
+        _ => None,
+    });
+    Ok(names.collect())
+}
 
-    /// What is done in the background to a database after an upgrade, and changes what is read.
-    pub(super) fn unfinished(
-        &self,
-        database: &mut dyn Database,
-    ) -> Result<Vec<String>, SourceError> {
-        if !self.tables.contains_key("background_updates") {
-            return Ok(Vec::new());
-        }
-        let sql = "SELECT update_name FROM background_updates ORDER BY ordering, update_name";
-        let rows = database.rows(sql, &[])?;
-        let names = rows.into_iter().filter_map(|mut row| match row.pop() {
-            Some(Cell::Text(name)) => Some(name),
-            _ => None,
-        });
-        Ok(names.collect())
-    }
+/// Background updates without which rows say something else than they mean, or are still there
+/// although they should be gone. The others make indexes, or fill tables that are not read.
+const NEEDED: [&str; 14] = [
+    "add_rooms_room_version_column",
+    "cleanup_device_federation_outbox",
+    "delete_account_data_for_deactivated_users",
+    "delete_e2e_backup_keys_for_deactivated_users",
+    "delete_soft_failed_extremities",
+    "event_fix_redactions_bytes",
+    "events_populate_state_key_rejections",
+    "populate_rooms_creator_column",
+    "remove_deactivated_pushers",
+    "remove_deleted_email_pushers",
+    "remove_stale_pushers",
+    "set_device_id_for_pushers",
+    "user_threepids_grandfather",
+    "users_set_deactivated_flag",
+];
 
-    pub(super) fn has(&self, table: &str) -> bool {
-        self.tables.contains_key(table)
-    }
-
-    /// Whether the source may be without this table. If it may not, the report says so.
-    pub(super) fn missing(&self, table: &'static str) -> Option<Bad> {
-        if self.has(table) {
-            return None;
-        }
-        let optional = DIFFERENCES.iter().any(|difference| {
-            difference.table == table
-                && difference.column.is_none()
-                && self.version < difference.until
-        });
-        let why = "the table is missing";
-        (!optional).then(|| super::database::bad(table, Key::Text("-".into()), why))
-    }
-
-    /// The SQL of a column: itself, or what stands for it where it is missing. `None` if it must
-    /// not be missing.
-    pub(super) fn column(&self, table: &str, column: &str) -> Option<&'static str> {
-        let known = self.tables.get(table);
-        if known.is_some_and(|columns| columns.contains(column)) {
-            return Some("");
-        }
-        let instead = DIFFERENCES.iter().find(|difference| {
-            difference.table == table
-                && difference.column == Some(column)
-                && self.version < difference.until
-        });
-        instead.map(|difference| difference.instead)
-    }
+/// What is unfinished, and must not be.
+pub(super) fn unready(
+    database: &mut dyn Database,
+    schema: &Schema,
+) -> Result<Vec<String>, SourceError> {
+    let mut names = unfinished(database, schema)?;
+    names.retain(|name| NEEDED.contains(&name.as_str()));
+    Ok(names)
 }
 
 /// Why a version is not read, as the end of a sentence.

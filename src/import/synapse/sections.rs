@@ -7,14 +7,16 @@ mod peer;
 mod personal;
 mod room;
 
-use super::plan::Plan;
-use crate::facts::Section;
+use super::context::Context;
+use crate::{facts::Section, sql::plan::Plan};
 
 /// The tables of a section, one after the other. Events are read by [`super::events`], and the
 /// server's own keys are no rows.
-pub(super) const fn plans(section: Section) -> &'static [Plan] {
+pub(super) const fn plans(section: Section) -> &'static [Plan<Context>] {
     match section {
         Section::Server | Section::Outliers | Section::Events | Section::Backfilled => &[],
+        // Synapse leaves these to others.
+        Section::OauthClients | Section::OauthGrants => &[],
         Section::RegistrationTokens => account::REGISTRATION_TOKENS,
         Section::Accounts => account::ACCOUNTS,
         Section::Profiles => account::PROFILES,
@@ -63,6 +65,7 @@ pub(super) const fn plans(section: Section) -> &'static [Plan] {
         Section::PeerDeviceLists => peer::PEER_DEVICE_LISTS,
         Section::Destinations => peer::DESTINATIONS,
         Section::DestinationRooms => peer::DESTINATION_ROOMS,
+        Section::DeviceChanges => peer::DEVICE_CHANGES,
         Section::AppServices => peer::APP_SERVICES,
         Section::AppServiceTransactions => peer::APP_SERVICE_TRANSACTIONS,
         Section::ToDevice => keys::TO_DEVICE,
@@ -81,7 +84,12 @@ mod tests {
             let plans = plans(section);
             let other = matches!(
                 section,
-                Section::Server | Section::Outliers | Section::Events | Section::Backfilled
+                Section::Server
+                    | Section::Outliers
+                    | Section::Events
+                    | Section::Backfilled
+                    | Section::OauthClients
+                    | Section::OauthGrants
             );
             assert_eq!(plans.is_empty(), other, "{section:?}");
             for plan in plans {

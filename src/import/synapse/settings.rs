@@ -1,8 +1,6 @@
 //! What homeserver.yaml says, as far as an import needs it.
 
 use std::{
-    fs::File,
-    io::Read as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,13 +12,13 @@ use base64::{
 use ed25519_dalek::SigningKey;
 use postgres::config::SslMode;
 use serde_json::Value;
-use serde_saphyr::DuplicateKeyPolicy;
 
 use crate::{
     ImportError,
     facts::{SeedBytes, ServerKey},
+    proposal::milliseconds,
+    yaml,
 };
-use logcabin_base::limits;
 
 /// Synapse writes base64 without padding, and reads both.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -54,9 +52,9 @@ impl Settings {
     /// Reads homeserver.yaml, and the files `conf.d/*.yaml` beside it as Debian's package has them.
     pub fn read(path: &Path) -> Result<Self, ImportError> {
         let wrong = |why: String| ImportError::Settings { path: path.to_owned(), why };
-        let mut yaml = section_by_section(path)?;
+        let mut yaml = yaml::sections(path)?;
         for file in beside(path)? {
-            yaml.extend(section_by_section(&file)?);
+            yaml.extend(yaml::sections(&file)?);
         }
         let text = |name: &str| yaml.get(name).and_then(Value::as_str);
         let server_name = text("server_name")
@@ -86,11 +84,30 @@ impl Settings {
         })
     }
 
+    /// The names of the processes that write events.
+    pub(super) fn event_writers(&self) -> Vec<String> {
+        let named = match &self.yaml["stream_writers"]["events"] {
+            Value::String(name) => vec![name.clone()],
+            Value::Array(names) => {
+                names.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect()
+            }
+            _ => Vec::new(),
+        };
+        // Without workers, there is one process, and this is its name.
+        if named.is_empty() { vec!["master".to_owned()] } else { named }
+    }
+
+    /// How long a session lasts, however it is used; `None` if it does not end.
+    pub(super) fn session_lifetime_ms(&self) -> Option<i64> {
+        let lifetime = milliseconds(self.yaml.get("session_lifetime")?)?;
+        i64::try_from(lifetime).ok()
+    }
+
     /// The keys by which the server signs: the first one of the file is in use.
     pub(super) fn server_keys(&self) -> Result<Vec<ServerKey>, ImportError> {
         let (path, text) = match self.yaml.get("signing_key").and_then(Value::as_str) {
             Some(text) => (&self.path, text.to_owned()),
-            None => (&self.signing_key_path, read(&self.signing_key_path)?),
+            None => (&self.signing_key_path, yaml::text(&self.signing_key_path)?),
         };
         let wrong = |why: String| ImportError::Settings { path: path.clone(), why };
         let mut keys = signing_keys(&text).map_err(wrong)?;
@@ -105,36 +122,6 @@ impl Settings {
             })?);
         }
         Ok(keys)
-    }
-}
-
-fn read(path: &Path) -> Result<String, ImportError> {
-    let failed = |source| ImportError::File { what: "read", path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
-    let mut text = String::new();
-    let read = file.take(limits::SOURCE_SETTINGS_BYTES + 1).read_to_string(&mut text);
-    let read = read.map_err(failed)?;
-    if u64::try_from(read).is_ok_and(|read| read > limits::SOURCE_SETTINGS_BYTES) {
-        let why = "it is too large for a file of settings".to_owned();
-        return Err(ImportError::Settings { path: path.to_owned(), why });
-    }
-    Ok(text)
-}
-
-fn section_by_section(path: &Path) -> Result<serde_json::Map<String, Value>, ImportError> {
-    let wrong = |why: String| ImportError::Settings { path: path.to_owned(), why };
-    let text = read(path)?;
-    // As Synapse reads it: of a name that is there twice, the last one counts.
-    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
-    match serde_saphyr::from_str_with_options(&text, options) {
-        Ok(Value::Object(sections)) => Ok(sections),
-        Ok(Value::Null) => Ok(serde_json::Map::new()),
-        Ok(_) => Err(wrong("it has no settings with names".to_owned())),
-        // The message may quote what is there, which may be a secret: only its place is told.
-        Err(error) => Err(wrong(match error.location() {
-            Some(place) => format!("it is no YAML, at line {}", place.line()),
-            None => "it is no YAML".to_owned(),
-        })),
     }
 }
 
@@ -335,6 +322,18 @@ mod tests {
                 ("ed25519:old", false, Some(12))
             ]
         );
+    }
+
+    #[test]
+    fn events_are_written_by_the_processes_that_are_named() {
+        let writers = |text: &str| {
+            let text = format!("server_name: a\ndatabase_path: a.db\n{text}");
+            settings(&[("homeserver.yaml", &text)]).1.expect("settings").event_writers()
+        };
+        assert_eq!(writers(""), ["master"]);
+        assert_eq!(writers("stream_writers: {typing: t}\n"), ["master"]);
+        assert_eq!(writers("stream_writers: {events: one}\n"), ["one"]);
+        assert_eq!(writers("stream_writers: {events: [one, two]}\n"), ["one", "two"]);
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::database::{Cell, Database, Row};
-use crate::facts::{SourceError, StateEntry, StateGroup, StateStep};
+use crate::{
+    facts::{SourceError, StateEntry, StateGroup, StateStep},
+    sql::database::{Cell, Database, Row},
+};
 
 const COLUMNS: &[&str] = &["s.type", "s.state_key", "s.event_id"];
 

@@ -5,14 +5,15 @@ use std::{collections::BTreeMap, fs, path::Path};
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
-use super::{Settings, Source, check};
+use super::{Settings, Source};
 use crate::{
     ImportError,
+    check::check,
     facts::{
         Bad, Cursor, Event, Fact, Judged, Section, Slice, Source as _, SourceError, StateGroup,
     },
 };
-use logcabin_base::limits;
+use logcabin_base::{clock::Clock, limits};
 
 const TABLES: &str = include_str!("tests/tables.sql");
 
@@ -418,6 +419,50 @@ fn an_outlier_that_found_its_place_comes_twice() {
 }
 
 #[test]
+fn an_old_event_that_just_found_its_place_hides_no_event_that_is_being_written() {
+    let synapse = Synapse::new();
+    synapse.event(1, "$old", None, "{\"outlier\": true}", false);
+    synapse.event(2, "$before", None, "{}", false);
+    synapse.run(&format!(
+        "UPDATE events SET received_ts = {} WHERE stream_ordering = 2;
+         INSERT INTO ex_outlier_stream VALUES (4, '$old', 5)",
+        Clock::system().now_ms()
+    ));
+    let mut source = synapse.source();
+    let read = |source: &mut Source, after: &Cursor| {
+        let slice = source.read(Section::Events, after).expect("a slice");
+        let ids = slice.facts.iter().map(|told| event(&told.fact).event_id.clone());
+        (ids.collect::<Vec<_>>(), slice.end)
+    };
+    let (ids, end) = read(&mut source, &Cursor::START);
+    assert_eq!((ids, &*end.0), (vec!["$old".to_owned(), "$before".to_owned()], "2"));
+    // Another process is not asked.
+    synapse.run(
+        "INSERT INTO stream_positions VALUES ('events', 'former', 4), ('events', 'master', 2),
+            ('backfill', 'master', -9)",
+    );
+    assert!(read(&mut source, &end).0.is_empty());
+    // It took longer.
+    synapse.event(3, "$slow", None, "{}", false);
+    assert_eq!(read(&mut source, &end).0, ["$slow", "$old"]);
+}
+
+#[test]
+fn a_place_at_which_writing_failed_holds_nobody_up() {
+    let synapse = Synapse::new();
+    for (place, id) in [(1, "$one"), (3, "$three")] {
+        synapse.event(place, id, None, "{}", false);
+    }
+    let now_ms = Clock::system().now_ms();
+    synapse.run(&format!("UPDATE events SET received_ts = {now_ms}"));
+    let mut source = synapse.source();
+    let mut count = || source.read(Section::Events, &Cursor::START).expect("a slice").facts.len();
+    assert_eq!(count(), 1, "what is at 2 may come yet");
+    synapse.run("INSERT INTO stream_positions VALUES ('events', 'master', 3)");
+    assert_eq!(count(), 2);
+}
+
+#[test]
 fn what_came_from_the_past_is_told_room_by_room_and_its_outliers_first() {
     let synapse = Synapse::new();
     // A room that was entered from outside: its state first, then its history in two batches.
@@ -500,6 +545,24 @@ fn events_without_text_or_place_in_a_room_are_told_as_bad() {
 }
 
 #[test]
+fn keys_of_a_server_that_a_notary_told_of_come_with_the_newest_document() {
+    let synapse = Synapse::new();
+    synapse.run(
+        r#"INSERT INTO server_signature_keys
+            VALUES ('b.example', 'ed25519:1', 'notary.example', 5, x'00', 9);
+         INSERT INTO server_keys_json VALUES
+            ('b.example', 'ed25519:1', 'b.example', 3, 8, '{"from": "b.example"}'),
+            ('b.example', 'ed25519:1', 'notary.example', 5, 9, '{"from": "notary"}')"#,
+    );
+    synapse.run("UPDATE server_signature_keys SET verify_key = zeroblob(32)");
+    let (facts, bad, _) = all(&mut synapse.source(), Section::PeerKeys);
+    assert_eq!((facts.len(), bad), (1, Vec::new()));
+    let Fact::PeerKey(key) = &facts[0] else { panic!("a key") };
+    let document = key.document.as_ref().map(|document| document.get());
+    assert_eq!(document, Some(r#"{"from": "notary"}"#));
+}
+
+#[test]
 fn a_state_is_put_together_from_its_steps() {
     let synapse = Synapse::new();
     synapse.run(
@@ -522,6 +585,78 @@ fn a_state_is_put_together_from_its_steps() {
 }
 
 #[test]
+fn only_updates_that_change_what_is_read_are_waited_for() {
+    let synapse = Synapse::new();
+    let mut source = synapse.source();
+    let update = |name: &str| {
+        synapse.run(&format!(
+            "INSERT INTO background_updates (update_name, progress_json) VALUES ('{name}', '{{}}')"
+        ));
+    };
+    update("receipts_graph_unique_index");
+    assert_eq!(source.unready().expect("names"), Vec::<String>::new());
+    update("events_populate_state_key_rejections");
+    assert_eq!(source.unready().expect("names"), ["events_populate_state_key_rejections"]);
+    assert_eq!(source.unfinished().expect("names").len(), 2);
+}
+
+#[test]
+fn application_services_that_never_failed_have_a_position_too() {
+    let synapse = Synapse::new();
+    let directory = synapse.directory.path();
+    let settings = "server_name: a.example\nsigning_key_path: signing.key\n\
+                    database: {name: sqlite3, args: {database: homeserver.db}}\n\
+                    app_service_config_files: [irc.yaml, mail.yaml, gone.yaml]\n";
+    for (name, text) in
+        [("homeserver.yaml", settings), ("irc.yaml", "id: irc\n"), ("mail.yaml", "id: mail\n")]
+    {
+        fs::write(directory.join(name), text).expect("a file");
+    }
+    synapse.run(
+        "INSERT INTO application_services_state VALUES ('mail', 'down');
+         INSERT INTO appservice_stream_position VALUES (7)",
+    );
+    let (facts, bad, _) = all(&mut synapse.source(), Section::AppServices);
+    let services = facts.iter().map(|fact| match fact {
+        Fact::AppService(service) => (service.id.as_str(), service.told_up_to),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(services.collect::<Vec<_>>(), [("mail", Some(7)), ("irc", Some(7))]);
+    assert_eq!(bad.len(), 1, "{bad:?}");
+}
+
+#[test]
+fn which_rooms_are_partial_is_told_with_the_events() {
+    let synapse = Synapse::new();
+    let mut source = synapse.source();
+    let mut partial =
+        || source.read(Section::Events, &Cursor::START).expect("a slice").partial.expect("rooms");
+    assert!(partial().is_empty());
+    synapse.run("INSERT INTO partial_state_rooms VALUES ('!r:a.example')");
+    assert_eq!(partial(), ["!r:a.example"]);
+}
+
+#[test]
+fn what_is_left_of_a_table_is_counted() {
+    let synapse = Synapse::new();
+    synapse.run(
+        "INSERT INTO users (name, is_guest) VALUES ('@1:a.example', 1), ('@2:a.example', 1);
+         INSERT INTO users (name, is_guest, deactivated) VALUES ('@3:a.example', 1, 1);
+         INSERT INTO users (name, user_type) VALUES ('@bot:a.example', 'bot');
+         INSERT INTO users (name, appservice_id) VALUES ('@irc:a.example', 'irc');
+         CREATE TABLE scheduled_tasks (id TEXT, status TEXT);
+         INSERT INTO scheduled_tasks VALUES ('a', 'complete'), ('b', 'scheduled'), ('c', 'active')",
+    );
+    let left = synapse.source().left().expect("what is left");
+    let counts = left.iter().map(|left| (left.table, left.rows));
+    assert_eq!(
+        counts.collect::<Vec<_>>(),
+        [("scheduled_tasks", 2), ("users", 2), ("users", 1), ("users", 1)]
+    );
+    assert!(left[1].why.contains("guests are logged out"), "{left:?}");
+}
+
+#[test]
 fn a_check_finds_what_cannot_come_along() {
     let synapse = Synapse::new();
     synapse.event(1, "$one", None, "{}", false);
@@ -539,23 +674,54 @@ fn a_check_finds_what_cannot_come_along() {
          INSERT INTO local_media_repository (media_id, media_length) VALUES ('abcdefgh', 5);
 ",
     );
-    let report = check(&synapse.settings()).unwrap_or_else(|error| panic!("{error}"));
+    let report = check(&mut synapse.source(), &synapse.settings().media_store_path)
+        .unwrap_or_else(|error| panic!("{error}"));
     let faults = report.faults.iter().map(ToString::to_string).collect::<Vec<_>>();
     for expected in [
-        "users @w:b.example: it is no user of this server",
-        "users nobody: no user id",
+        "users @w:b.example: it is about a user of another server",
+        "users nobody: it names what cannot be an id",
         "devices @u:a.example / D: the user has another device",
         "devices @lost:a.example / E: its user has no account",
         "access_tokens 2: its device does not exist",
-        "rooms !odd:a.example: the room has the version odd",
-        "rooms !partial:a.example: the room's members are not all known",
+        "rooms !odd:a.example: the room has a version that is unknown here: `odd`",
+        "rooms !partial:a.example: its room is only known in part",
         "rooms !r:a.example: the room has no m.room.create event",
+        "events 1: it cannot be an event: its id",
         "local_media_repository abcdefgh: the file local_content/ab/cd/efgh is not there",
     ] {
         assert!(faults.iter().any(|fault| fault.starts_with(expected)), "{expected}: {faults:#?}");
     }
-    assert_eq!(report.faults_in_all, 9, "{faults:#?}");
+    assert_eq!(report.faults_in_all, 10, "{faults:#?}");
     assert_eq!(report.events.get("in the timeline"), Some(&1));
     let text = report.to_string();
     assert!(text.ends_with('\n') && text.contains("tables of version 94"), "{text}");
+}
+
+#[test]
+fn the_rooms_that_have_changed_since_a_place_are_known() {
+    let synapse = Synapse::new();
+    synapse.run(
+        "INSERT INTO current_state_delta_stream (stream_id, room_id, type, state_key) VALUES
+            (5, '!old:a.example', 'm.x', ''), (6, '!new:a.example', 'm.x', ''),
+            (7, '!new:a.example', 'm.x', '')",
+    );
+    let mut source = synapse.source();
+    assert_eq!(source.changed_rooms(5).expect("rooms"), ["!new:a.example"]);
+}
+
+#[test]
+fn a_token_says_when_it_was_used_last() {
+    let synapse = Synapse::new();
+    synapse.run(
+        "INSERT INTO access_tokens (id, user_id, token) VALUES
+            (7, '@u:a.example', 'used'), (8, '@u:a.example', 'unused');
+         INSERT INTO user_ips (user_id, access_token, ip, user_agent, last_seen) VALUES
+            ('@u:a.example', 'used', '::1', 'x', 20), ('@u:a.example', 'used', '::2', 'x', 30)",
+    );
+    let (facts, ..) = all(&mut synapse.source(), Section::AccessTokens);
+    let seen = facts.iter().map(|fact| match fact {
+        Fact::AccessToken(token) => token.seen_ms,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(seen.collect::<Vec<_>>(), [Some(30), None]);
 }

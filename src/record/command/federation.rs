@@ -390,7 +390,8 @@ pub struct RoomPdu {
 
 /// Payload of `room.state`: what changed in the state of a room while no user of this homeserver
 /// was in it, recorded before one joins; or what an event that follows in the same batch changes,
-/// if that is too much for its record.
+/// if that is too much for its record; or, at the end of an import, what changed after the last
+/// event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomState {
     pub room_id: OwnedRoomId,

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Denied, Verdict,
-    imported::{ImportedHash, Pepper, is_usable},
+    imported::{ImportedHash, Peppers, is_usable},
 };
 use logcabin_base::{background, clock::random_bytes, limits};
 use logcabin_record::command::Secret;
@@ -40,7 +40,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) struct Hasher {
     iterations: u32,
     /// The secret in hashes of other servers, if there is one.
-    pepper: Option<Arc<Pepper>>,
+    peppers: Option<Arc<Peppers>>,
     jobs: SyncSender<Job>,
     computed: Arc<AtomicU64>,
     /// Whether a hash needed a pepper, and there was none: it is logged once.
@@ -49,7 +49,7 @@ pub(super) struct Hasher {
 
 impl Hasher {
     /// Computes this many hashes at once, with this many iterations each.
-    pub(super) fn new(iterations: u32, concurrent: usize, pepper: Option<Pepper>) -> Self {
+    pub(super) fn new(iterations: u32, concurrent: usize, peppers: Option<Peppers>) -> Self {
         let concurrent = concurrent.max(1);
         let (jobs, queue) = sync_channel(concurrent.saturating_mul(limits::HASHES_WAITING));
         let queue = Arc::new(Mutex::new(queue));
@@ -62,7 +62,7 @@ impl Hasher {
         }
         Self {
             iterations,
-            pepper: pepper.map(Arc::new),
+            peppers: peppers.map(Arc::new),
             jobs,
             computed: Arc::default(),
             lacks_pepper: AtomicBool::default(),
@@ -91,12 +91,12 @@ impl Hasher {
         if password.len() > most {
             return Ok(Verdict::Wrong);
         }
-        let pepper = self.pepper.clone();
+        let peppers = self.peppers.clone();
         let checked = self.compute(move |counter| {
             let imported = stored.as_ref().and_then(|stored| ImportedHash::parse(stored.expose()));
             if let Some(imported) = imported {
                 counter.fetch_add(1, Ordering::Relaxed);
-                if !imported.is_of(&password, pepper.as_deref())? {
+                if !imported.is_of(&password, peppers.as_deref())? {
                     return Ok(Verdict::Wrong);
                 }
                 let renewed = Some(new_hash(&password, wanted, counter));

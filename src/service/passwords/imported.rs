@@ -6,7 +6,10 @@
 use std::{borrow::Cow, io};
 
 use argon2::{Algorithm, Argon2, Params, Version};
-use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
+};
 use subtle::ConstantTimeEq as _;
 use unicode_normalization::UnicodeNormalization as _;
 
@@ -18,12 +21,26 @@ use logcabin_record::command::PasswordFlags;
 /// How much of a password counts for bcrypt, in bytes.
 const BCRYPT_BYTES: usize = 72;
 
-/// A secret that was added to all passwords.
-pub(super) struct Pepper(String);
+/// The secrets that were added to passwords: one to each. A source may have used others over time,
+/// and its hashes do not say which.
+pub(super) struct Peppers(Vec<Vec<u8>>);
 
-impl Pepper {
+/// What comes before a secret in base64 in their file.
+const IN_BASE64: &str = "base64:";
+
+impl Peppers {
     pub(super) fn read(file: &SecretFile) -> io::Result<Self> {
-        file.read().map(Self)
+        Self::parse(&file.read()?)
+    }
+
+    fn parse(text: &str) -> io::Result<Self> {
+        let pepper = |line: &str| match line.strip_prefix(IN_BASE64) {
+            None => Ok(line.as_bytes().to_vec()),
+            Some(encoded) => STANDARD
+                .decode(encoded.trim())
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        };
+        text.lines().map(pepper).collect::<io::Result<_>>().map(Self)
     }
 }
 
@@ -81,18 +98,24 @@ impl<'a> ImportedHash<'a> {
     ///
     /// # Errors
     /// When it needs a pepper, and there is none: then nobody's password can be checked.
-    pub(super) fn is_of(&self, password: &str, pepper: Option<&Pepper>) -> Result<bool, Denied> {
+    pub(super) fn is_of(&self, password: &str, peppers: Option<&Peppers>) -> Result<bool, Denied> {
         let text: Cow<'_, str> = match self.flags.nfkc {
             true => password.nfkc().collect(),
             false => password.into(),
         };
-        let pepper = match (self.flags.pepper, pepper) {
-            (false, _) => "",
-            (true, Some(Pepper(pepper))) => pepper.as_str(),
+        Ok(match (self.flags.pepper, peppers) {
+            (false, _) => self.is_with(&text, b""),
+            (true, Some(Peppers(peppers))) => {
+                peppers.iter().any(|pepper| self.is_with(&text, pepper))
+            }
             (true, None) => return Err(Denied::NoPepper),
-        };
-        let peppered = || [text.as_bytes(), pepper.as_bytes()].concat();
-        Ok(match &self.form {
+        })
+    }
+
+    /// Whether it is the hash of this text with this pepper.
+    fn is_with(&self, text: &str, pepper: &[u8]) -> bool {
+        let peppered = || [text.as_bytes(), pepper].concat();
+        match &self.form {
             Form::Bcrypt(hash) => {
                 let mut input = peppered();
                 input.truncate(BCRYPT_BYTES);
@@ -100,7 +123,7 @@ impl<'a> ImportedHash<'a> {
                 bcrypt::verify(input, hash).unwrap_or(false)
             }
             Form::Argon2 { version, params, salt, hash } => {
-                let (secret, params) = (pepper.as_bytes(), params.clone());
+                let (secret, params) = (pepper, params.clone());
                 let argon2 = match secret {
                     [] => Ok(Argon2::new(Algorithm::Argon2id, *version, params)),
                     _ => Argon2::new_with_secret(secret, Algorithm::Argon2id, *version, params),
@@ -123,7 +146,7 @@ impl<'a> ImportedHash<'a> {
                 }
                 bool::from(found.ct_eq(hash))
             }
-        })
+        }
     }
 }
 
@@ -153,8 +176,8 @@ mod tests {
     const RIGHT: &str = "correct horse";
 
     fn is_of(stored: &str, password: &str, pepper: Option<&str>) -> bool {
-        let pepper = pepper.map(|pepper| Pepper(pepper.to_owned()));
-        ImportedHash::parse(stored).unwrap().is_of(password, pepper.as_ref()) == Ok(true)
+        let peppers = pepper.map(|text| Peppers::parse(text).unwrap());
+        ImportedHash::parse(stored).unwrap().is_of(password, peppers.as_ref()) == Ok(true)
     }
 
     /// Made with Python's bcrypt and argon2, and with its `hashlib`.
@@ -189,7 +212,10 @@ mod tests {
         for hash in peppered {
             let stored = format!("{{nfkc,pepper}}{hash}");
             assert!(is_of(&stored, RIGHT, Some("pfeffer")), "{stored}");
-            for pepper in [None, Some(""), Some("salz")] {
+            // One of several, and one that no line of text is.
+            assert!(is_of(&stored, RIGHT, Some("salz\npfeffer")), "{stored}");
+            assert!(is_of(&stored, RIGHT, Some("base64:cGZlZmZlcg==")), "{stored}");
+            for pepper in [None, Some(""), Some("salz"), Some("base64:cGZlZmZlcgo=")] {
                 assert!(!is_of(&stored, RIGHT, pepper), "{stored} {pepper:?}");
             }
         }
@@ -247,5 +273,6 @@ mod tests {
             assert!(ImportedHash::parse(&bad).is_none(), "{bad}");
         }
         assert!(!is_of("{nfkc}$2b$04$short", RIGHT, None));
+        assert!(Peppers::parse("a\nbase64:?").is_err());
     }
 }

@@ -16,7 +16,7 @@ use std::{
 
 use ruma::UserId;
 
-use self::{guesses::Guesses, hasher::Hasher, imported::Pepper};
+use self::{guesses::Guesses, hasher::Hasher, imported::Peppers};
 use logcabin_config as config;
 use logcabin_record::command::Secret;
 
@@ -79,9 +79,9 @@ impl Passwords {
         settings: &config::Passwords,
         limits: &config::RateLimits,
     ) -> Result<Self, NoPepper> {
-        let pepper = settings.imported_pepper_file.as_ref().map(Pepper::read).transpose()?;
+        let peppers = settings.imported_pepper_file.as_ref().map(Peppers::read).transpose()?;
         Ok(Self {
-            hasher: Hasher::new(settings.iterations, settings.concurrent_hashes(), pepper),
+            hasher: Hasher::new(settings.iterations, settings.concurrent_hashes(), peppers),
             guesses: limits.enabled.then(|| Guesses::new(limits)),
             on_wrong: OnceLock::new(),
         })

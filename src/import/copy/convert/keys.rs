@@ -124,6 +124,19 @@ pub(in crate::copy) fn backup(fact: facts::KeyBackup, own: &ServerName) -> Resul
     Ok(made)
 }
 
+/// A record of which other servers are told as of a change of a user's devices, and that changes
+/// none: a device is signed, with no signature. They then fetch the list of all.
+pub(in crate::copy) fn device_change(
+    fact: &facts::DeviceChange,
+    device_id: String,
+    own: &ServerName,
+) -> Result<Made, Left> {
+    let user_id = own_user(&fact.user_id, own)?;
+    let signatures = BTreeMap::from([(device_id, BTreeMap::new())]);
+    let stream = Stream::user(&user_id);
+    Ok(Made::one(stream, KeysSign { by: user_id.clone(), user_id, signatures }))
+}
+
 /// Keys of one room in one backup.
 pub(in crate::copy) fn backed_up_keys(
     keys: Vec<facts::BackedUpKey>,

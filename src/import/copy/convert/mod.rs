@@ -2,9 +2,11 @@
 
 pub(super) mod accounts;
 pub(super) mod keys;
+pub(super) mod oauth;
 pub(super) mod peers;
 pub(super) mod personal;
 pub(super) mod rooms;
+pub(super) mod sessions;
 
 use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, ServerName};
 

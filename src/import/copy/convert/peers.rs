@@ -50,12 +50,16 @@ pub(in crate::copy) fn identity(
     })
 }
 
-/// A key that the server signed with once.
-pub(in crate::copy) fn old_key(key: &facts::ServerKey) -> Option<ServerOldKey> {
+/// A key that the server signed with once. `until_ms` is for one that it may have signed with until
+/// it stopped.
+pub(in crate::copy) fn old_key(
+    key: &facts::ServerKey,
+    until_ms: Option<u64>,
+) -> Option<ServerOldKey> {
     Some(ServerOldKey {
         key_id: key.key_id.clone(),
         public_key: STANDARD_NO_PAD.encode(key.public?),
-        expired_ms: ms(key.expired_ms.unwrap_or_default()),
+        expired_ms: key.expired_ms.map(ms).or(until_ms)?,
     })
 }
 
@@ -82,12 +86,17 @@ struct OldVerifyKey {
     expired_ts: u64,
 }
 
-/// The keys of one server. The newest document counts; the others still say which keys it had.
+/// The keys of one server. The newest document counts; the others still say which keys it had, and
+/// so does a key that has none.
 pub(in crate::copy) fn peer_keys(keys: Vec<facts::PeerKey>) -> Result<Made, Left> {
     let Some(first) = keys.first() else { return Ok(Made::default()) };
     let server_name = server(&first.server_name)?;
-    let mut documents = Vec::new();
+    let (mut documents, mut old) = (Vec::new(), BTreeMap::new());
     for key in keys {
+        if let Some(public) = key.public {
+            let expired_ms = ms(key.valid_until_ms.unwrap_or_default());
+            old.insert(key.key_id, OldKey { key: STANDARD_NO_PAD.encode(public), expired_ms });
+        }
         let Some(text) = key.document else { continue };
         let Ok(document) = serde_json::from_str::<Document>(text.get()) else { continue };
         if document.server_name == server_name {
@@ -98,7 +107,6 @@ pub(in crate::copy) fn peer_keys(keys: Vec<facts::PeerKey>) -> Result<Made, Left
     let Some((newest, document, added_ms)) = documents.pop() else {
         return Err(("its document is not there", "its document is not there".to_owned()));
     };
-    let mut old = BTreeMap::new();
     for (document, _, _) in documents {
         let until = document.valid_until_ts;
         old.extend(
@@ -226,6 +234,24 @@ mod tests {
         assert_eq!(STANDARD_NO_PAD.encode(pair.public_key()), identity.public_key);
         let public = SigningKey::from_bytes(&[7; 32]).verifying_key().to_bytes();
         assert_eq!(STANDARD_NO_PAD.encode(public), identity.public_key);
+    }
+
+    #[test]
+    fn a_key_without_a_document_is_an_old_one() {
+        let alone = facts::PeerKey {
+            valid_until_ms: Some(4_000),
+            document: None,
+            public: Some([7; 32]),
+            ..key(0, "ed25519:alone")
+        };
+        let made = peer_keys(vec![alone.clone(), key(9_000, "ed25519:2")]).unwrap();
+        let logcabin_record::Command::PeerKeys(body) = &made.commands[0].1 else {
+            panic!("no keys")
+        };
+        assert_eq!(body.keys.keys().collect::<Vec<_>>(), ["ed25519:2"]);
+        let kept = &body.old["ed25519:alone"];
+        assert_eq!((&*kept.key, kept.expired_ms), (&*STANDARD_NO_PAD.encode([7; 32]), 4_000));
+        assert!(peer_keys(vec![alone]).is_err(), "nothing can be shown to those who ask");
     }
 
     fn key(valid_until_ts: u64, id: &str) -> facts::PeerKey {

@@ -2,13 +2,14 @@
 
 use crate::{
     facts::{
-        AccessToken, Account, Device, ExternalId, Fact, Password, Profile, RefreshToken,
-        RegistrationToken, Secret, Threepid, ThreepidBinding,
+        AccessToken, Account, Device, ExternalId, Fact, Password, Preparation, Profile,
+        RefreshToken, RegistrationToken, Secret, Threepid, ThreepidBinding, Token,
     },
-    synapse::plan::Plan,
+    sql::plan::Plan,
+    synapse::context::Context,
 };
 
-pub(super) const REGISTRATION_TOKENS: &[Plan] = &[Plan {
+pub(super) const REGISTRATION_TOKENS: &[Plan<Context>] = &[Plan {
     from: "registration_tokens t",
     only: "",
     keys: 1,
@@ -26,7 +27,7 @@ pub(super) const REGISTRATION_TOKENS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const ACCOUNTS: &[Plan] = &[Plan {
+pub(super) const ACCOUNTS: &[Plan<Context>] = &[Plan {
     from: "users u LEFT JOIN erased_users x ON x.user_id = u.name",
     only: "",
     keys: 1,
@@ -51,9 +52,11 @@ pub(super) const ACCOUNTS: &[Plan] = &[Plan {
     tell: |row, context, facts| {
         let hash = row.text_or_none("password_hash")?.filter(|hash| !hash.is_empty());
         // Synapse sets no other kind. What begins otherwise never let anybody in.
-        let password = hash
-            .filter(|hash| hash.starts_with("$2"))
-            .map(|hash| Password::Bcrypt { hash: Secret(hash), peppered: context.peppered });
+        let password = hash.filter(|hash| hash.starts_with("$2")).map(|hash| Password::Bcrypt {
+            hash: Secret(hash),
+            preparation: Preparation::Nfkc,
+            peppered: context.peppered,
+        });
         let created_s = row.int_or_none("creation_ts")?.unwrap_or_default();
         facts.push(Fact::Account(Account {
             user_id: row.text("name")?,
@@ -76,7 +79,7 @@ pub(super) const ACCOUNTS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const PROFILES: &[Plan] = &[Plan {
+pub(super) const PROFILES: &[Plan<Context>] = &[Plan {
     from: "profiles p",
     only: "",
     keys: 1,
@@ -105,7 +108,7 @@ pub(super) const PROFILES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const THREEPIDS: &[Plan] = &[Plan {
+pub(super) const THREEPIDS: &[Plan<Context>] = &[Plan {
     from: "user_threepids t",
     only: "",
     keys: 2,
@@ -123,7 +126,7 @@ pub(super) const THREEPIDS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const THREEPID_BINDINGS: &[Plan] = &[Plan {
+pub(super) const THREEPID_BINDINGS: &[Plan<Context>] = &[Plan {
     from: "user_threepid_id_server t",
     only: "",
     keys: 4,
@@ -140,7 +143,7 @@ pub(super) const THREEPID_BINDINGS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const EXTERNAL_IDS: &[Plan] = &[Plan {
+pub(super) const EXTERNAL_IDS: &[Plan<Context>] = &[Plan {
     from: "user_external_ids e",
     only: "",
     keys: 2,
@@ -157,7 +160,7 @@ pub(super) const EXTERNAL_IDS: &[Plan] = &[Plan {
 }];
 
 /// Cross-signing keys have hidden rows here, too.
-pub(super) const DEVICES: &[Plan] = &[Plan {
+pub(super) const DEVICES: &[Plan<Context>] = &[Plan {
     from: "devices d",
     only: "NOT COALESCE(d.hidden, FALSE)",
     keys: 2,
@@ -176,7 +179,7 @@ pub(super) const DEVICES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const ACCESS_TOKENS: &[Plan] = &[Plan {
+pub(super) const ACCESS_TOKENS: &[Plan<Context>] = &[Plan {
     from: "access_tokens t",
     only: "",
     keys: 1,
@@ -190,6 +193,8 @@ pub(super) const ACCESS_TOKENS: &[Plan] = &[Plan {
         "t.last_validated",
         "t.used",
         "t.refresh_token_id",
+        "(SELECT max(i.last_seen) FROM user_ips i
+            WHERE i.user_id = t.user_id AND i.access_token = t.token) AS seen",
     ],
     shown: 1,
     tell: |row, _, facts| {
@@ -203,10 +208,12 @@ pub(super) const ACCESS_TOKENS: &[Plan] = &[Plan {
         facts.push(Fact::AccessToken(AccessToken {
             user_id,
             device_id: row.text_or_none("device_id")?,
-            token: Secret(row.text("token")?),
+            grant_id: None,
+            token: Token::Plain(Secret(row.text("token")?)),
             valid_until_ms: row.int_or_none("valid_until_ms")?,
             puppet_of,
             used_ms: row.int_or_none("last_validated")?.filter(|time| *time > 0),
+            seen_ms: row.int_or_none("seen")?,
             used: row.flag("used")?,
             refresh: row.int_or_none("refresh_token_id")?,
         }));
@@ -214,7 +221,7 @@ pub(super) const ACCESS_TOKENS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const REFRESH_TOKENS: &[Plan] = &[Plan {
+pub(super) const REFRESH_TOKENS: &[Plan<Context>] = &[Plan {
     from: "refresh_tokens t",
     only: "",
     keys: 1,
@@ -228,15 +235,19 @@ pub(super) const REFRESH_TOKENS: &[Plan] = &[Plan {
         "t.ultimate_session_expiry_ts",
     ],
     shown: 1,
-    tell: |row, _, facts| {
+    tell: |row, context, facts| {
+        let session_ends_ms = row.int_or_none("ultimate_session_expiry_ts")?;
+        let began = session_ends_ms.zip(context.session_lifetime_ms);
         facts.push(Fact::RefreshToken(RefreshToken {
             id: row.int("id")?,
             user_id: row.text("user_id")?,
-            device_id: row.text("device_id")?,
-            token: Secret(row.text("token")?),
+            device_id: Some(row.text("device_id")?),
+            grant_id: None,
+            token: Token::Plain(Secret(row.text("token")?)),
             next: row.int_or_none("next_token_id")?,
             expires_ms: row.int_or_none("expiry_ts")?,
-            session_ends_ms: row.int_or_none("ultimate_session_expiry_ts")?,
+            session_ends_ms,
+            session_began_ms: began.map(|(ends, lifetime)| ends.saturating_sub(lifetime)),
         }));
         Ok(())
     },

@@ -5,13 +5,14 @@ use crate::{
         BackedUpKey, CrossSigningKey, DehydratedDevice, DeviceKeys, Fact, FallbackKey, KeyBackup,
         KeySignature, KeyUse, OneTimeKey, ToDevice, ToPeerDevice,
     },
-    synapse::{
+    sql::{
         database::{Fault, Row},
         plan::Plan,
     },
+    synapse::context::Context,
 };
 
-pub(super) const DEVICE_KEYS: &[Plan] = &[Plan {
+pub(super) const DEVICE_KEYS: &[Plan<Context>] = &[Plan {
     from: "e2e_device_keys_json k",
     only: "",
     keys: 2,
@@ -28,7 +29,7 @@ pub(super) const DEVICE_KEYS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const ONE_TIME_KEYS: &[Plan] = &[Plan {
+pub(super) const ONE_TIME_KEYS: &[Plan<Context>] = &[Plan {
     from: "e2e_one_time_keys_json k",
     only: "",
     keys: 4,
@@ -53,7 +54,7 @@ pub(super) const ONE_TIME_KEYS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const FALLBACK_KEYS: &[Plan] = &[Plan {
+pub(super) const FALLBACK_KEYS: &[Plan<Context>] = &[Plan {
     from: "e2e_fallback_keys_json k",
     only: "",
     keys: 3,
@@ -84,7 +85,7 @@ pub(super) const NEWEST_CROSS_SIGNING_KEYS: &str = "NOT EXISTS (
 pub(super) const CROSS_SIGNING_COLUMNS: &[&str] =
     &["c.user_id", "c.keytype", "c.stream_id", "c.keydata", "c.updatable_without_uia_before_ms"];
 
-pub(super) const CROSS_SIGNING_KEYS: &[Plan] = &[Plan {
+pub(super) const CROSS_SIGNING_KEYS: &[Plan<Context>] = &[Plan {
     from: "e2e_cross_signing_keys c",
     only: NEWEST_CROSS_SIGNING_KEYS,
     keys: 3,
@@ -114,7 +115,7 @@ pub(super) fn cross_signing_key(row: &mut Row, user_id: String) -> Result<CrossS
     })
 }
 
-pub(super) const KEY_SIGNATURES: &[Plan] = &[Plan {
+pub(super) const KEY_SIGNATURES: &[Plan<Context>] = &[Plan {
     from: "e2e_cross_signing_signatures s",
     only: "",
     keys: 5,
@@ -132,7 +133,7 @@ pub(super) const KEY_SIGNATURES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const DEHYDRATED_DEVICES: &[Plan] = &[Plan {
+pub(super) const DEHYDRATED_DEVICES: &[Plan<Context>] = &[Plan {
     from: "dehydrated_devices d",
     only: "",
     keys: 1,
@@ -148,7 +149,7 @@ pub(super) const DEHYDRATED_DEVICES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const KEY_BACKUPS: &[Plan] = &[Plan {
+pub(super) const KEY_BACKUPS: &[Plan<Context>] = &[Plan {
     from: "e2e_room_keys_versions v",
     only: "",
     keys: 2,
@@ -167,7 +168,7 @@ pub(super) const KEY_BACKUPS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const BACKED_UP_KEYS: &[Plan] = &[Plan {
+pub(super) const BACKED_UP_KEYS: &[Plan<Context>] = &[Plan {
     from: "e2e_room_keys k",
     only: "",
     keys: 4,
@@ -197,7 +198,7 @@ pub(super) const BACKED_UP_KEYS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const TO_DEVICE: &[Plan] = &[Plan {
+pub(super) const TO_DEVICE: &[Plan<Context>] = &[Plan {
     from: "device_inbox i",
     only: "",
     keys: 3,
@@ -214,7 +215,7 @@ pub(super) const TO_DEVICE: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const TO_PEER_DEVICE: &[Plan] = &[Plan {
+pub(super) const TO_PEER_DEVICE: &[Plan<Context>] = &[Plan {
     from: "device_federation_outbox o",
     only: "",
     keys: 2,

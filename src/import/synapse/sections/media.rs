@@ -2,10 +2,11 @@
 
 use crate::{
     facts::{Fact, Media, RemoteMedia},
-    synapse::{database::Fault, plan::Plan},
+    sql::{database::Fault, plan::Plan},
+    synapse::context::Context,
 };
 
-pub(super) const MEDIA: &[Plan] = &[Plan {
+pub(super) const MEDIA: &[Plan<Context>] = &[Plan {
     from: "local_media_repository m",
     only: "",
     keys: 1,
@@ -46,7 +47,7 @@ pub(super) const MEDIA: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const REMOTE_MEDIA: &[Plan] = &[Plan {
+pub(super) const REMOTE_MEDIA: &[Plan<Context>] = &[Plan {
     from: "remote_media_cache m",
     only: "",
     keys: 2,

@@ -3,15 +3,20 @@
 use super::keys::{CROSS_SIGNING_COLUMNS, NEWEST_CROSS_SIGNING_KEYS, cross_signing_key};
 use crate::{
     facts::{
-        AppService, AppServiceTransaction, Destination, DestinationRoom, DeviceKeys, Fact,
-        PeerDeviceList, PeerKey,
+        AppService, AppServiceTransaction, Destination, DestinationRoom, DeviceChange, DeviceKeys,
+        Fact, PeerDeviceList, PeerKey,
     },
-    synapse::plan::Plan,
+    sql::{
+        database::{Fault, Row},
+        plan::Plan,
+    },
+    synapse::context::Context,
 };
 
-pub(super) const PEER_KEYS: &[Plan] = &[Plan {
-    from: "server_signature_keys k LEFT JOIN server_keys_json d
-        ON d.server_name = k.server_name AND d.key_id = k.key_id AND d.from_server = k.server_name",
+/// What a server publishes, Synapse mostly has from a notary, and then keeps it by the notary's
+/// name. There may be one for each notary.
+pub(super) const PEER_KEYS: &[Plan<Context>] = &[Plan {
+    from: "server_signature_keys k",
     only: "",
     keys: 2,
     columns: &[
@@ -21,7 +26,10 @@ pub(super) const PEER_KEYS: &[Plan] = &[Plan {
         "k.ts_added_ms",
         "k.ts_valid_until_ms",
         "k.verify_key",
-        "d.key_json",
+        "(SELECT d.key_json FROM server_keys_json d
+            WHERE d.server_name = k.server_name AND d.key_id = k.key_id
+            ORDER BY COALESCE(d.ts_valid_until_ms, 0) DESC, d.ts_added_ms DESC, d.from_server
+            LIMIT 1) AS key_json",
     ],
     shown: 2,
     tell: |row, _, facts| {
@@ -46,7 +54,7 @@ pub(super) const PEER_KEYS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const PEER_DEVICES: &[Plan] = &[Plan {
+pub(super) const PEER_DEVICES: &[Plan<Context>] = &[Plan {
     from: "device_lists_remote_cache c",
     only: "",
     keys: 2,
@@ -63,7 +71,7 @@ pub(super) const PEER_DEVICES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const PEER_CROSS_SIGNING_KEYS: &[Plan] = &[Plan {
+pub(super) const PEER_CROSS_SIGNING_KEYS: &[Plan<Context>] = &[Plan {
     from: "e2e_cross_signing_keys c",
     only: NEWEST_CROSS_SIGNING_KEYS,
     keys: 3,
@@ -78,7 +86,7 @@ pub(super) const PEER_CROSS_SIGNING_KEYS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const PEER_DEVICE_LISTS: &[Plan] = &[Plan {
+pub(super) const PEER_DEVICE_LISTS: &[Plan<Context>] = &[Plan {
     from: "device_lists_remote_extremeties x
         LEFT JOIN device_lists_remote_resync s ON s.user_id = x.user_id",
     only: "",
@@ -95,7 +103,7 @@ pub(super) const PEER_DEVICE_LISTS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const DESTINATIONS: &[Plan] = &[Plan {
+pub(super) const DESTINATIONS: &[Plan<Context>] = &[Plan {
     from: "destinations d",
     only: "",
     keys: 1,
@@ -123,7 +131,7 @@ pub(super) const DESTINATIONS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const DESTINATION_ROOMS: &[Plan] = &[Plan {
+pub(super) const DESTINATION_ROOMS: &[Plan<Context>] = &[Plan {
     from: "destination_rooms d",
     only: "",
     keys: 2,
@@ -139,7 +147,35 @@ pub(super) const DESTINATION_ROOMS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const APP_SERVICES: &[Plan] = &[Plan {
+/// What Synapse has sorted by server already, and what it has not. It removes what was sent.
+pub(super) const DEVICE_CHANGES: &[Plan<Context>] = &[
+    Plan {
+        from: "device_lists_outbound_pokes p",
+        only: "NOT p.sent",
+        keys: 4,
+        columns: &["p.destination", "p.stream_id", "p.user_id", "p.device_id"],
+        shown: 4,
+        tell: device_change,
+    },
+    Plan {
+        from: "device_lists_changes_in_room c",
+        only: "NOT c.converted_to_destinations",
+        keys: 2,
+        columns: &["c.stream_id", "c.room_id", "c.user_id", "c.device_id"],
+        shown: 2,
+        tell: device_change,
+    },
+];
+
+fn device_change(row: &mut Row, _: &Context, facts: &mut Vec<Fact>) -> Result<(), Fault> {
+    facts.push(Fact::DeviceChange(DeviceChange {
+        user_id: row.text("user_id")?,
+        device_id: row.text("device_id")?,
+    }));
+    Ok(())
+}
+
+pub(super) const APP_SERVICES: &[Plan<Context>] = &[Plan {
     from: "application_services_state s LEFT JOIN appservice_stream_position p ON TRUE",
     only: "",
     keys: 1,
@@ -155,7 +191,7 @@ pub(super) const APP_SERVICES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const APP_SERVICE_TRANSACTIONS: &[Plan] = &[Plan {
+pub(super) const APP_SERVICE_TRANSACTIONS: &[Plan<Context>] = &[Plan {
     from: "application_services_txns t",
     only: "",
     keys: 2,

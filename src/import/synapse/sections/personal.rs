@@ -5,10 +5,11 @@ use crate::{
         AccountData, DelayedEvent, Fact, Filter, Presence, PushRule, PushRuleChange, Pusher,
         Receipt, Report, Tag, ThreadSubscription, Transaction,
     },
-    synapse::{database::Fault, plan::Plan},
+    sql::{database::Fault, plan::Plan},
+    synapse::context::Context,
 };
 
-pub(super) const ACCOUNT_DATA: &[Plan] = &[
+pub(super) const ACCOUNT_DATA: &[Plan<Context>] = &[
     Plan {
         from: "account_data a",
         only: "",
@@ -43,7 +44,7 @@ pub(super) const ACCOUNT_DATA: &[Plan] = &[
     },
 ];
 
-pub(super) const TAGS: &[Plan] = &[Plan {
+pub(super) const TAGS: &[Plan<Context>] = &[Plan {
     from: "room_tags t",
     only: "",
     keys: 3,
@@ -60,7 +61,7 @@ pub(super) const TAGS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const PUSH_RULES: &[Plan] = &[Plan {
+pub(super) const PUSH_RULES: &[Plan<Context>] = &[Plan {
     from: "push_rules r LEFT JOIN push_rules_enable e
         ON e.user_name = r.user_name AND e.rule_id = r.rule_id",
     only: "",
@@ -91,7 +92,7 @@ pub(super) const PUSH_RULES: &[Plan] = &[Plan {
 }];
 
 /// Only of default rules: that of another is told with the rule.
-pub(super) const PUSH_RULE_CHANGES: &[Plan] = &[Plan {
+pub(super) const PUSH_RULE_CHANGES: &[Plan<Context>] = &[Plan {
     from: "push_rules_enable e",
     only: "",
     keys: 2,
@@ -122,7 +123,7 @@ fn rule(name: &str) -> Result<(String, String), Fault> {
     }
 }
 
-pub(super) const PUSHERS: &[Plan] = &[Plan {
+pub(super) const PUSHERS: &[Plan<Context>] = &[Plan {
     from: "pushers p LEFT JOIN access_tokens t ON t.id = p.access_token",
     only: "",
     keys: 1,
@@ -167,7 +168,7 @@ pub(super) const PUSHERS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const RECEIPTS: &[Plan] = &[Plan {
+pub(super) const RECEIPTS: &[Plan<Context>] = &[Plan {
     from: "receipts_linearized r",
     only: "",
     keys: 4,
@@ -204,7 +205,7 @@ pub(super) const RECEIPTS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const FILTERS: &[Plan] = &[Plan {
+pub(super) const FILTERS: &[Plan<Context>] = &[Plan {
     from: "user_filters f",
     only: "",
     keys: 2,
@@ -220,7 +221,7 @@ pub(super) const FILTERS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const THREAD_SUBSCRIPTIONS: &[Plan] = &[Plan {
+pub(super) const THREAD_SUBSCRIPTIONS: &[Plan<Context>] = &[Plan {
     from: "thread_subscriptions s",
     only: "",
     keys: 1,
@@ -245,7 +246,7 @@ pub(super) const THREAD_SUBSCRIPTIONS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const PRESENCE: &[Plan] = &[Plan {
+pub(super) const PRESENCE: &[Plan<Context>] = &[Plan {
     from: "presence_stream p",
     only: "",
     keys: 2,
@@ -273,7 +274,7 @@ pub(super) const PRESENCE: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const TRANSACTIONS: &[Plan] = &[Plan {
+pub(super) const TRANSACTIONS: &[Plan<Context>] = &[Plan {
     from: "event_txn_id_device_id t",
     only: "",
     keys: 1,
@@ -293,7 +294,7 @@ pub(super) const TRANSACTIONS: &[Plan] = &[Plan {
 }];
 
 /// The id of a delayed event is a secret: whoever knows it may send the event.
-pub(super) const DELAYED_EVENTS: &[Plan] = &[Plan {
+pub(super) const DELAYED_EVENTS: &[Plan<Context>] = &[Plan {
     from: "delayed_events d",
     only: "",
     keys: 2,
@@ -329,7 +330,7 @@ pub(super) const DELAYED_EVENTS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const REPORTS: &[Plan] = &[
+pub(super) const REPORTS: &[Plan<Context>] = &[
     Plan {
         from: "event_reports r",
         only: "",

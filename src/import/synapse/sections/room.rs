@@ -5,10 +5,11 @@ use crate::{
         Alias, BackwardExtremity, CurrentState, Fact, ForwardExtremity, Membership, Published,
         Redaction, Room, RoomBlock, RoomRetention, TimelineGap,
     },
-    synapse::plan::Plan,
+    sql::plan::Plan,
+    synapse::context::Context,
 };
 
-pub(super) const ROOMS: &[Plan] = &[Plan {
+pub(super) const ROOMS: &[Plan<Context>] = &[Plan {
     from: "rooms r LEFT JOIN partial_state_rooms p ON p.room_id = r.room_id",
     only: "",
     keys: 1,
@@ -33,7 +34,7 @@ pub(super) const ROOMS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const BACKWARD_EXTREMITIES: &[Plan] = &[Plan {
+pub(super) const BACKWARD_EXTREMITIES: &[Plan<Context>] = &[Plan {
     from: "event_backward_extremities b
         JOIN event_edges e ON e.prev_event_id = b.event_id AND NOT e.is_state",
     only: "",
@@ -50,7 +51,7 @@ pub(super) const BACKWARD_EXTREMITIES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const TIMELINE_GAPS: &[Plan] = &[Plan {
+pub(super) const TIMELINE_GAPS: &[Plan<Context>] = &[Plan {
     from: "timeline_gaps g",
     only: "",
     keys: 2,
@@ -65,7 +66,7 @@ pub(super) const TIMELINE_GAPS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const REDACTIONS: &[Plan] = &[Plan {
+pub(super) const REDACTIONS: &[Plan<Context>] = &[Plan {
     from: "redactions r",
     only: "",
     keys: 1,
@@ -82,7 +83,7 @@ pub(super) const REDACTIONS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const FORWARD_EXTREMITIES: &[Plan] = &[Plan {
+pub(super) const FORWARD_EXTREMITIES: &[Plan<Context>] = &[Plan {
     from: "event_forward_extremities f",
     only: "",
     keys: 2,
@@ -97,7 +98,7 @@ pub(super) const FORWARD_EXTREMITIES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const CURRENT_STATE: &[Plan] = &[Plan {
+pub(super) const CURRENT_STATE: &[Plan<Context>] = &[Plan {
     from: "current_state_events c",
     only: "",
     keys: 3,
@@ -115,7 +116,7 @@ pub(super) const CURRENT_STATE: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const MEMBERSHIPS: &[Plan] = &[Plan {
+pub(super) const MEMBERSHIPS: &[Plan<Context>] = &[Plan {
     from: "local_current_membership l LEFT JOIN room_memberships m ON m.event_id = l.event_id",
     only: "",
     keys: 2,
@@ -133,7 +134,7 @@ pub(super) const MEMBERSHIPS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const ALIASES: &[Plan] = &[Plan {
+pub(super) const ALIASES: &[Plan<Context>] = &[Plan {
     from: "room_aliases a",
     only: "",
     keys: 1,
@@ -149,7 +150,7 @@ pub(super) const ALIASES: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const DIRECTORY: &[Plan] = &[
+pub(super) const DIRECTORY: &[Plan<Context>] = &[
     Plan {
         from: "rooms r",
         only: "r.is_public",
@@ -178,7 +179,7 @@ pub(super) const DIRECTORY: &[Plan] = &[
     },
 ];
 
-pub(super) const ROOM_BLOCKS: &[Plan] = &[Plan {
+pub(super) const ROOM_BLOCKS: &[Plan<Context>] = &[Plan {
     from: "blocked_rooms b",
     only: "",
     keys: 1,
@@ -193,7 +194,7 @@ pub(super) const ROOM_BLOCKS: &[Plan] = &[Plan {
     },
 }];
 
-pub(super) const ROOM_RETENTION: &[Plan] = &[Plan {
+pub(super) const ROOM_RETENTION: &[Plan<Context>] = &[Plan {
     from: "room_retention r",
     only: "",
     keys: 2,

@@ -76,6 +76,10 @@ CREATE TABLE device_lists_remote_extremeties (user_id TEXT NOT NULL, stream_id T
 CREATE TABLE device_lists_remote_resync (user_id TEXT NOT NULL, added_ts BIGINT NOT NULL);
 CREATE TABLE destinations (destination TEXT PRIMARY KEY, retry_last_ts BIGINT, retry_interval INTEGER, failure_ts BIGINT, last_successful_stream_ordering BIGINT);
 CREATE TABLE destination_rooms (destination TEXT NOT NULL, room_id TEXT NOT NULL, stream_ordering BIGINT NOT NULL);
+CREATE TABLE device_lists_outbound_pokes (destination TEXT NOT NULL, stream_id BIGINT NOT NULL, user_id TEXT NOT NULL, device_id TEXT NOT NULL, sent BOOLEAN NOT NULL);
+CREATE TABLE device_lists_changes_in_room (user_id TEXT NOT NULL, device_id TEXT NOT NULL, room_id TEXT NOT NULL, stream_id BIGINT NOT NULL, converted_to_destinations BOOLEAN NOT NULL);
 CREATE TABLE application_services_state (as_id TEXT PRIMARY KEY NOT NULL, state VARCHAR(5));
 CREATE TABLE appservice_stream_position (stream_ordering BIGINT);
 CREATE TABLE application_services_txns (as_id TEXT NOT NULL, txn_id INTEGER NOT NULL, event_ids TEXT NOT NULL);
+CREATE TABLE stream_positions (stream_name TEXT NOT NULL, instance_name TEXT NOT NULL, stream_id BIGINT NOT NULL);
+CREATE TABLE user_ips (user_id TEXT NOT NULL, access_token TEXT NOT NULL, device_id TEXT, ip TEXT NOT NULL, user_agent TEXT NOT NULL, last_seen BIGINT NOT NULL);

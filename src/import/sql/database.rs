@@ -9,7 +9,7 @@ use crate::facts::{Bad, Json, Key, Origin, SourceError, json};
 /// A value of a row, or one to look for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Cell {
+pub(crate) enum Cell {
     Null,
     Int(i64),
     Real(f64),
@@ -32,13 +32,13 @@ impl Cell {
 }
 
 /// What SQL gets from a program, by number: `$1` is the first. Each is used once, in this order.
-pub(super) type Args<'a> = &'a [Cell];
+pub(crate) type Args<'a> = &'a [Cell];
 
 /// The columns of each table.
-pub(super) type Tables = HashMap<String, HashSet<String>>;
+pub(crate) type Tables = HashMap<String, HashSet<String>>;
 
 /// A database that is only read.
-pub(super) trait Database: Send {
+pub(crate) trait Database: Send {
     /// `sqlite` or `postgresql`.
     fn kind(&self) -> &'static str;
 
@@ -81,7 +81,7 @@ pub(super) trait Database: Send {
 }
 
 /// A row, whose columns have names.
-pub(super) struct Row {
+pub(crate) struct Row {
     names: &'static [&'static str],
     cells: Vec<Cell>,
     /// Columns are mostly taken in their order.
@@ -89,16 +89,16 @@ pub(super) struct Row {
 }
 
 /// Why a column is not what it must be, as a sentence without its full stop.
-pub(super) type Fault = String;
+pub(crate) type Fault = String;
 
 impl Row {
     /// The names are SQL: what counts is the part after the last space or point.
-    pub(super) const fn new(names: &'static [&'static str], cells: Vec<Cell>) -> Self {
+    pub(crate) const fn new(names: &'static [&'static str], cells: Vec<Cell>) -> Self {
         Self { names, cells, next: 0 }
     }
 
     /// Its size in memory, roughly.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.cells.iter().map(Cell::bytes).sum()
     }
 
@@ -115,7 +115,7 @@ impl Row {
         cell.map_or(Cell::Null, |cell| std::mem::replace(cell, Cell::Null))
     }
 
-    pub(super) fn text_or_none(&mut self, name: &str) -> Result<Option<String>, Fault> {
+    pub(crate) fn text_or_none(&mut self, name: &str) -> Result<Option<String>, Fault> {
         match self.take(name) {
             Cell::Null => Ok(None),
             Cell::Text(text) => Ok(Some(text)),
@@ -129,11 +129,11 @@ impl Row {
         }
     }
 
-    pub(super) fn text(&mut self, name: &str) -> Result<String, Fault> {
+    pub(crate) fn text(&mut self, name: &str) -> Result<String, Fault> {
         self.text_or_none(name)?.ok_or_else(|| absent(name))
     }
 
-    pub(super) fn int_or_none(&mut self, name: &str) -> Result<Option<i64>, Fault> {
+    pub(crate) fn int_or_none(&mut self, name: &str) -> Result<Option<i64>, Fault> {
         match self.take(name) {
             Cell::Null => Ok(None),
             Cell::Int(number) => Ok(Some(number)),
@@ -152,26 +152,26 @@ impl Row {
         }
     }
 
-    pub(super) fn int(&mut self, name: &str) -> Result<i64, Fault> {
+    pub(crate) fn int(&mut self, name: &str) -> Result<i64, Fault> {
         self.int_or_none(name)?.ok_or_else(|| absent(name))
     }
 
     /// Null counts as `false`.
-    pub(super) fn flag(&mut self, name: &str) -> Result<bool, Fault> {
+    pub(crate) fn flag(&mut self, name: &str) -> Result<bool, Fault> {
         Ok(self.int_or_none(name)?.is_some_and(|number| number != 0))
     }
 
-    pub(super) fn json_or_none(&mut self, name: &str) -> Result<Option<Json>, Fault> {
+    pub(crate) fn json_or_none(&mut self, name: &str) -> Result<Option<Json>, Fault> {
         let Some(text) = self.text_or_none(name)? else { return Ok(None) };
         json(text).map(Some).map_err(|why| format!("the column `{name}`: {why}"))
     }
 
-    pub(super) fn json(&mut self, name: &str) -> Result<Json, Fault> {
+    pub(crate) fn json(&mut self, name: &str) -> Result<Json, Fault> {
         self.json_or_none(name)?.ok_or_else(|| absent(name))
     }
 
     /// A JSON object; another value is a fault.
-    pub(super) fn object(&mut self, name: &str) -> Result<Json, Fault> {
+    pub(crate) fn object(&mut self, name: &str) -> Result<Json, Fault> {
         let object = self.json(name)?;
         if object.get().starts_with('{') {
             Ok(object)
@@ -180,7 +180,7 @@ impl Row {
         }
     }
 
-    pub(super) fn bytes_or_none(&mut self, name: &str) -> Result<Option<Vec<u8>>, Fault> {
+    pub(crate) fn bytes_or_none(&mut self, name: &str) -> Result<Option<Vec<u8>>, Fault> {
         match self.take(name) {
             Cell::Null => Ok(None),
             Cell::Bytes(bytes) | Cell::Raw(bytes) => Ok(Some(bytes)),
@@ -201,12 +201,12 @@ fn is_called(column: &str, name: &str) -> bool {
 }
 
 /// `user_id` of `d.user_id`, and of `x.name AS user_id`.
-pub(super) fn short(column: &str) -> &str {
+pub(crate) fn short(column: &str) -> &str {
     column.rsplit([' ', '.']).next().unwrap_or(column)
 }
 
 /// What a report calls a row with these values in its key.
-pub(super) fn key(cells: &[Cell]) -> Key {
+pub(crate) fn key(cells: &[Cell]) -> Key {
     if let [Cell::Int(number)] = cells {
         return Key::Number(*number);
     }
@@ -220,7 +220,7 @@ pub(super) fn key(cells: &[Cell]) -> Key {
     Key::Text(shown.collect::<Vec<_>>().join(" / ").into())
 }
 
-pub(super) fn bad(table: &'static str, key: Key, why: impl Into<String>) -> Bad {
+pub(crate) fn bad(table: &'static str, key: Key, why: impl Into<String>) -> Bad {
     Bad { origin: Origin { table, key }, why: why.into() }
 }
 

@@ -1,4 +1,9 @@
-//! PostgreSQL. Synapse's tables are in the first schema of the search path.
+//! PostgreSQL. The tables are in the first schema of the search path.
+//!
+//! Times are told in milliseconds since the Unix epoch, UUIDs and addresses as text, and arrays of
+//! texts as JSON.
+
+use std::net::IpAddr;
 
 use bytes::BytesMut;
 use postgres::{
@@ -7,10 +12,13 @@ use postgres::{
     types::{FromSql, IsNull, ToSql, Type, to_sql_checked},
 };
 
-use super::database::{Args, Cell, Database, Tables};
+use super::{
+    database::{Args, Cell, Database, Tables},
+    uuid,
+};
 use crate::facts::SourceError;
 
-pub(super) struct Postgresql {
+pub(crate) struct Postgresql {
     client: Client,
     config: Config,
     place: String,
@@ -23,7 +31,7 @@ const FIRST: &str =
     SET idle_in_transaction_session_timeout = '10min'";
 
 impl Postgresql {
-    pub(super) fn open(config: Config, place: String) -> Result<Self, SourceError> {
+    pub(crate) fn open(config: Config, place: String) -> Result<Self, SourceError> {
         Ok(Self { client: connect(&config, &place)?, config, place })
     }
 }
@@ -84,6 +92,11 @@ impl ToSql for Cell {
             Self::Int(number) if *ty == Type::INT8 => number.to_sql(ty, out),
             Self::Int(number) => number.to_string().to_sql(ty, out),
             Self::Real(number) => number.to_sql(ty, out),
+            Self::Text(text) if *ty == Type::UUID => {
+                let uuid = uuid::number(text).ok_or("it is no UUID")?;
+                out.extend_from_slice(&uuid.to_be_bytes());
+                Ok(IsNull::No)
+            }
             Self::Text(text) => text.to_sql(ty, out),
             Self::Raw(bytes) | Self::Bytes(bytes) => bytes.as_slice().to_sql(ty, out),
         }
@@ -109,6 +122,16 @@ impl<'a> FromSql<'a> for Cell {
             Type::FLOAT4 => Self::Real(f64::from(f32::from_sql(ty, raw)?)),
             Type::FLOAT8 => Self::Real(f64::from_sql(ty, raw)?),
             Type::BYTEA => Self::Bytes(raw.to_vec()),
+            Type::TIMESTAMPTZ | Type::TIMESTAMP => time(i64::from_sql(&Type::INT8, raw)?),
+            Type::UUID => match raw.try_into() {
+                Ok(bytes) => Self::Text(uuid::text(u128::from_be_bytes(bytes))),
+                Err(_) => text(raw),
+            },
+            Type::INET => Self::Text(IpAddr::from_sql(ty, raw)?.to_string()),
+            Type::TEXT_ARRAY | Type::VARCHAR_ARRAY => {
+                let texts = Vec::<Option<&str>>::from_sql(ty, raw)?;
+                Self::Text(serde_json::to_string(&texts)?)
+            }
             // One byte says the version of what follows.
             Type::JSONB => text(raw.get(1..).unwrap_or_default()),
             _ => text(raw),
@@ -121,6 +144,19 @@ impl<'a> FromSql<'a> for Cell {
 
     fn accepts(_: &Type) -> bool {
         true
+    }
+}
+
+/// When PostgreSQL begins to count, in milliseconds since the Unix epoch.
+const EPOCH_MS: i64 = 946_684_800_000;
+
+/// A time in microseconds since PostgreSQL's epoch.
+fn time(us: i64) -> Cell {
+    match us {
+        // Columns that hold it hold no time.
+        i64::MIN => Cell::Text("-infinity".to_owned()),
+        i64::MAX => Cell::Text("infinity".to_owned()),
+        _ => Cell::Int(us.div_euclid(1000).saturating_add(EPOCH_MS)),
     }
 }
 
@@ -187,5 +223,17 @@ impl Database for Postgresql {
             true
         })?;
         Ok(tables)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_count_from_the_unix_epoch_and_infinity_is_none() {
+        assert_eq!(time(0), Cell::Int(EPOCH_MS));
+        assert_eq!(time(-EPOCH_MS * 1000 - 1), Cell::Int(-1), "before the Unix epoch");
+        assert_eq!(time(i64::MAX), Cell::Text("infinity".to_owned()));
     }
 }

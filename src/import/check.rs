@@ -1,8 +1,5 @@
-//! What comes along from a Synapse, what does not and why, how long it takes and how much room it
+//! What comes along from a source, what does not and why, how long it takes and how much room it
 //! needs. Everything is read once, and nothing is written.
-
-mod judge;
-mod left;
 
 use std::{
     collections::BTreeMap,
@@ -11,14 +8,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ruma::OwnedServerName;
 use serde::Serialize;
 
-use self::judge::Judge;
-pub use self::left::Left;
-use super::{Settings, Source};
 use crate::{
     ImportError,
-    facts::{About, Bad, Cursor, Fact, Judged, Section, Source as _, Told},
+    copy::{
+        self,
+        trial::{self, Trial},
+    },
+    facts::{About, Bad, Cursor, Fact, Judged, LeftTable, Section, Source, Told},
 };
 use logcabin_base::limits;
 
@@ -28,16 +27,18 @@ pub struct Report {
     pub source: About,
     /// What comes along, in the order in which it is read.
     pub comes: Vec<Coming>,
-    /// Events by what became of them on Synapse.
+    /// Events by what became of them at the source.
     pub events: BTreeMap<&'static str, u64>,
     /// What does not come along, by table.
-    pub left: Vec<Left>,
+    pub left: Vec<LeftTable>,
     /// Rows that do not come along as they are, and why; the first ones.
     pub faults: Vec<Bad>,
     /// How many there are in all.
     pub faults_in_all: u64,
-    /// Work that Synapse has not done yet after an upgrade. It changes what is read.
+    /// Work that the source has not done yet after an upgrade. It changes what is read.
     pub background_updates: Vec<String>,
+    /// Why nothing can be copied as it is, if so.
+    pub refused: Option<String>,
     /// Estimates.
     pub log_bytes: u64,
     /// Of files of media that are there.
@@ -65,15 +66,13 @@ const LOG_PER_EVENT_BYTE: u64 = 2;
 /// Bytes of log for each fact that is no event.
 const LOG_PER_FACT: u64 = 500;
 
-/// Reads all of a Synapse, as a copy does, and says what a copy would do.
-pub fn check(settings: &Settings) -> Result<Report, ImportError> {
-    let mut source = Source::open(settings)?;
+/// Reads all of a source, as a copy does, and says what a copy would do. `media` is where its files
+/// are.
+pub fn check(source: &mut dyn Source, media: &Path) -> Result<Report, ImportError> {
     let begun = Instant::now();
     let about = source.about()?;
-    let (left, background_updates) = source.at_once(|source| {
-        let (database, schema) = (&mut *source.database, &source.schema);
-        Ok((left::left(database, schema)?, schema.unfinished(database)?))
-    })?;
+    let (left, background_updates) = (source.left()?, source.unfinished()?);
+    let refused = copy::not_ready(&source.unready()?);
     let mut report = Report {
         source: about,
         comes: Vec::new(),
@@ -82,13 +81,17 @@ pub fn check(settings: &Settings) -> Result<Report, ImportError> {
         faults: Vec::new(),
         faults_in_all: 0,
         background_updates,
+        refused,
         log_bytes: 0,
         media_bytes: 0,
         read_seconds: 0,
         copy_seconds: 0,
     };
-    let mut judge = Judge::new(settings.server_name.clone());
-    for section in Section::ALL {
+    let own = OwnedServerName::try_from(&*report.source.server_name).map_err(|_| {
+        ImportError::Refused(format!("`{}` is no name of a server", report.source.server_name))
+    })?;
+    let mut trial = Trial::new(own);
+    for section in trial::sections() {
         let mut coming = Coming { section, facts: 0, faults: 0 };
         let mut cursor = Cursor::START;
         loop {
@@ -98,27 +101,34 @@ pub fn check(settings: &Settings) -> Result<Report, ImportError> {
                 report.fault(bad);
             }
             for told in slice.facts {
-                report.add(&told, &settings.media_store_path);
-                match judge.judge(&told, &settings.media_store_path) {
-                    Some(why) => {
-                        coming.faults += 1;
-                        report.fault(Bad { origin: told.origin, why });
-                    }
-                    None => coming.facts += 1,
-                }
+                report.add(&told, media);
+                coming.facts += 1;
+                trial.fact(told, |path| media.join(path).is_file());
             }
+            coming.leave(&mut report, trial.take_left());
             match slice.next {
                 Some(next) => cursor = next,
                 None => break,
             }
         }
+        trial.end(section);
+        coming.leave(&mut report, trial.take_left());
         report.comes.push(coming);
     }
-    for bad in judge.at_the_end() {
+    for bad in trial.useless_rooms() {
         report.fault(bad);
     }
     report.estimate(begun.elapsed());
     Ok(report)
+}
+
+impl Coming {
+    /// Counts rows that do not come along.
+    fn leave(&mut self, report: &mut Report, left: Vec<Bad>) {
+        self.faults += left.len() as u64;
+        self.facts = self.facts.saturating_sub(left.len() as u64);
+        left.into_iter().for_each(|bad| report.fault(bad));
+    }
 }
 
 impl Report {

@@ -18,7 +18,7 @@ use logcabin_base::limits;
 /// What a file's name is written as in a URI.
 const IN_A_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
-pub(super) struct Sqlite {
+pub(crate) struct Sqlite {
     path: PathBuf,
     connection: Connection,
     use_of: Use,
@@ -50,7 +50,7 @@ impl Use {
 }
 
 impl Sqlite {
-    pub(super) fn open(path: &Path) -> Result<Self, SourceError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, SourceError> {
         let use_of = Use::of(path);
         Ok(Self { connection: connect(path, use_of)?, path: path.to_owned(), use_of })
     }

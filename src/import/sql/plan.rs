@@ -4,59 +4,91 @@ use super::{
     database::{Cell, Database, Fault, Row, bad, key, short},
     schema::Schema,
 };
-use crate::facts::{Bad, Fact, Key, Origin, SourceError, Told};
+use crate::facts::{Bad, Cursor, Fact, Key, Origin, Section, Slice, SourceError, Told};
 use logcabin_base::limits;
 
-/// What the meaning of a row depends on besides the row.
-pub(super) struct Context {
-    pub(super) server_name: String,
-    /// Whether passwords were hashed with a pepper.
-    pub(super) peppered: bool,
-}
-
-impl Context {
-    /// The id of a user of whom a table has the part before the server's name only.
-    pub(super) fn user_id(&self, localpart: &str) -> String {
-        if localpart.starts_with('@') {
-            localpart.to_owned()
-        } else {
-            format!("@{localpart}:{}", self.server_name)
-        }
-    }
-
-    pub(super) fn is_local(&self, user_id: &str) -> bool {
-        user_id.split_once(':').is_some_and(|(_, server)| server == self.server_name)
-    }
-}
-
-/// A table, and how its rows are read. Names in SQL are `alias.column`.
-pub(super) struct Plan {
+/// A table, and how its rows are read. Names in SQL are `alias.column`. `C` is what the meaning of
+/// a row depends on besides the row.
+pub(crate) struct Plan<C: 'static> {
     /// What comes after FROM: tables with their aliases. The first one is the one that is read.
-    pub(super) from: &'static str,
+    pub(crate) from: &'static str,
     /// The alias of the first one.
-    pub(super) only: &'static str,
+    pub(crate) only: &'static str,
     /// How many of `columns` are the key: they tell a row from all others, and are never null.
-    pub(super) keys: usize,
-    pub(super) columns: &'static [&'static str],
+    pub(crate) keys: usize,
+    pub(crate) columns: &'static [&'static str],
     /// How many columns of the key a report shows: those after them are secret. Places in such a
     /// table are told by how many rows are before them, as a cursor may be stored.
-    pub(super) shown: usize,
-    pub(super) tell: fn(&mut Row, &Context, &mut Vec<Fact>) -> Result<(), Fault>,
+    pub(crate) shown: usize,
+    pub(crate) tell: fn(&mut Row, &C, &mut Vec<Fact>) -> Result<(), Fault>,
+}
+
+/// The facts of a section after a cursor: its tables are read one after the other. With `owners`,
+/// only theirs.
+pub(crate) fn read<C>(
+    database: &mut dyn Database,
+    (schema, context): (&Schema, &C),
+    (section, plans): (Section, &[Plan<C>]),
+    owners: &[String],
+    after: &Cursor,
+) -> Result<Slice, SourceError> {
+    let (number, key) = if after.is_start() {
+        (0, None)
+    } else {
+        serde_json::from_str::<(usize, Option<Vec<Cell>>)>(&after.0)
+            .map_err(|_| SourceError::Cursor { section })?
+    };
+    if plans.is_empty() {
+        return Ok(Slice { end: after.clone(), ..Slice::default() });
+    }
+    let Some(plan) = plans.get(number) else {
+        return Err(SourceError::Cursor { section });
+    };
+    if key.as_ref().is_some_and(|key| key.len() != plan.cells()) {
+        return Err(SourceError::Cursor { section });
+    }
+    let part = plan.read(database, schema, context, owners, key.as_deref())?;
+    let next = match part.after {
+        Some(key) => Some(cursor(number, Some(&key))),
+        None if number + 1 < plans.len() => Some(cursor(number + 1, None)),
+        None => None,
+    };
+    let end = next.clone().unwrap_or_else(|| after.clone());
+    Ok(Slice { facts: part.facts, bad: part.bad, next, end, partial: None })
+}
+
+/// How many rows the tables of a section have.
+pub(crate) fn count<C>(
+    database: &mut dyn Database,
+    schema: &Schema,
+    plans: &[Plan<C>],
+) -> Result<u64, SourceError> {
+    let mut count = 0;
+    for plan in plans {
+        count += plan.count(database, schema)?;
+    }
+    Ok(count)
+}
+
+/// A place in the table of this number, as text.
+fn cursor(number: usize, key: Option<&[Cell]>) -> Cursor {
+    // Cells are numbers and texts: they are JSON whatever they hold.
+    Cursor(serde_json::to_string(&(number, key)).unwrap_or_default())
 }
 
 /// What one reading of a plan gives.
 #[derive(Default)]
-pub(super) struct Part {
-    pub(super) facts: Vec<Told>,
-    pub(super) bad: Vec<Bad>,
+struct Part {
+    facts: Vec<Told>,
+    bad: Vec<Bad>,
     /// What tells the place after the last row, if there may be more: mostly its key.
-    pub(super) after: Option<Vec<Cell>>,
-    pub(super) bytes: usize,
+    after: Option<Vec<Cell>>,
+    bytes: usize,
 }
 
-impl Plan {
+impl<C> Plan<C> {
     /// The table.
-    pub(super) fn table(&self) -> &'static str {
+    fn table(&self) -> &'static str {
         self.from.split_whitespace().next().unwrap_or_default()
     }
 
@@ -110,7 +142,7 @@ impl Plan {
     }
 
     /// How many values tell a place in the table.
-    pub(super) const fn cells(&self) -> usize {
+    const fn cells(&self) -> usize {
         if self.has_secret_key() { 1 } else { self.keys }
     }
 
@@ -148,16 +180,16 @@ impl Plan {
     }
 
     /// How many rows there are.
-    pub(super) fn count(
-        &self,
-        database: &mut dyn Database,
-        schema: &Schema,
-    ) -> Result<u64, SourceError> {
+    fn count(&self, database: &mut dyn Database, schema: &Schema) -> Result<u64, SourceError> {
         if self.tables().any(|table| !schema.has(table)) {
             return Ok(0);
         }
-        // Joins add columns to rows, and neither add rows nor take them away.
-        let first = self.from.split("LEFT JOIN").next().unwrap_or(self.from);
+        // Joins add columns to rows, and neither add rows nor take them away; a condition may be
+        // about what they add.
+        let first = match self.only {
+            "" => self.from.split("LEFT JOIN").next().unwrap_or(self.from),
+            _ => self.from,
+        };
         let mut sql = format!("SELECT count(*) FROM {first}");
         if !self.only.is_empty() {
             sql.push_str(&format!(" WHERE {}", self.only));
@@ -168,11 +200,11 @@ impl Plan {
 
     /// The rows after the one with this key, until there is enough: those of `owners`, if there are
     /// any.
-    pub(super) fn read(
+    fn read(
         &self,
         database: &mut dyn Database,
         schema: &Schema,
-        context: &Context,
+        context: &C,
         owners: &[String],
         after: Option<&[Cell]>,
     ) -> Result<Part, SourceError> {
@@ -221,7 +253,7 @@ impl Plan {
     }
 
     /// Turns a row into facts, or into a bad row.
-    fn tell(&self, row: &mut Row, context: &Context, keys: &[Cell], part: &mut Part) {
+    fn tell(&self, row: &mut Row, context: &C, keys: &[Cell], part: &mut Part) {
         let shown = || {
             let known = keys.get(..self.shown).unwrap_or_default();
             if known.is_empty() { Key::Text("(hidden)".into()) } else { key(known) }
