@@ -55,6 +55,12 @@ impl Origin {
         Self { user: USER.into(), device: source.as_str().into(), request: row[..end].into() }
     }
 
+    /// The user who caused the record, if somebody did: whose row was imported is not known here.
+    pub fn person(&self) -> Option<&str> {
+        let is_person = !self.user.is_empty() && self.import().is_none();
+        is_person.then_some(&*self.user)
+    }
+
     /// Where the record comes from, if it was imported.
     pub fn import(&self) -> Option<ImportedFrom<'_>> {
         if &*self.user != USER {
@@ -188,6 +194,9 @@ mod tests {
         let import = record.header.origin.import().unwrap();
         assert_eq!(import.to_string(), "imported from Synapse, event -7");
         assert_eq!(import.event(), Some(-7));
+        assert_eq!(record.header.origin.person(), None);
+        let origins = [Origin::administrator("import"), Origin::server()];
+        assert_eq!(origins.each_ref().map(Origin::person), [Some("admin"), None]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::Record;
+use super::{Record, command::PasswordFlags};
 
 /// Replaces a secret that is hidden entirely.
 const HIDDEN: &str = "(hidden)";
@@ -65,12 +65,21 @@ fn shorten(value: &mut Value, shorter: impl Fn(String) -> String) {
     }
 }
 
-/// The scheme and its cost, which show whether a hash is still strong enough.
-fn password(hash: String) -> String {
+/// The scheme and its cost, which show whether a hash is still strong enough. Before them, for a
+/// hash of another server, what else a check needs, such as a pepper.
+fn password(stored: String) -> String {
+    let hash = PasswordFlags::split(&stored).map_or(&*stored, |(_, hash)| hash);
+    let flags = stored.strip_suffix(hash).unwrap_or_default();
     let mut parts = hash.split('$').skip(1);
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(scheme), Some(cost), Some(_)) => format!("${scheme}${cost}$…"),
-        _ => HIDDEN.to_owned(),
+    let (Some(scheme), Some(cost), Some(third)) = (parts.next(), parts.next(), parts.next()) else {
+        return HIDDEN.to_owned();
+    };
+    match (scheme, parts.next()) {
+        // The second part is the version.
+        ("argon2id", Some(_)) if third.starts_with("m=") => {
+            format!("{flags}${scheme}${cost}${third}$…")
+        }
+        _ => format!("{flags}${scheme}${cost}$…"),
     }
 }
 
@@ -105,8 +114,11 @@ mod tests {
             })
         );
         for (imported, shown) in [
-            ("{nfkc}$2b$12$c2FsdA", "$2b$12$…"),
-            ("{}$argon2id$v=19$m=64,t=2,p=1$c2FsdA$aGFzaA", "$argon2id$v=19$…"),
+            ("{nfkc}$2b$12$c2FsdA", "{nfkc}$2b$12$…"),
+            ("{nfkc,pepper}$2b$12$c2FsdA", "{nfkc,pepper}$2b$12$…"),
+            ("{secret}$2b$12$c2FsdA", "$2b$12$…"),
+            ("{}$argon2id$v=19$m=64,t=2,p=1$c2FsdA$aGFzaA", "{}$argon2id$v=19$m=64,t=2,p=1$…"),
+            ("{}$argon2id$c2FsdA$aGFzaA", "{}$argon2id$c2FsdA$…"),
         ] {
             let mut value = json!({ "password": imported });
             mask(&mut value);

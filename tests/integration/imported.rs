@@ -17,8 +17,8 @@ use logcabin::log::{
 use logcabin::record::{
     Command, NewRecord, Offset, Origin, Record, Stream,
     command::{
-        DeviceLogin, FileHash, ImportBegin, ImportEnd, ImportSource, PasswordFlags, ServerOldKey,
-        TokenHash, Tokens, UserPassword, imported_password,
+        DeviceLogin, FileHash, ImportBegin, ImportEnd, ImportSource, OauthClient, OauthGrant,
+        PasswordFlags, ServerOldKey, TokenHash, Tokens, UserPassword, imported_password,
     },
 };
 use ruma::{OwnedUserId, RoomVersionId, owned_room_id, owned_user_id};
@@ -36,6 +36,48 @@ const TOKEN: &str = "syt_Ym9i_abcdefghijklmnopqrst_123456";
 /// Bob's password there, with the pepper `pfeffer`.
 const PASSWORD: &str = "correct horse";
 const HASH: &str = "$2b$04$abcdefghijklmnopqrstuupayQdzyITqVnkTh96tjMrRDj3X.Q5bC";
+
+/// The client that bob's tablet uses, and its refresh token: its access token has expired.
+const CLIENT: &str = "01HENBZ12TMNVTTFB84J0T5MFA";
+const REFRESH: &str = "mar_abcdefghijklmnopqrstuvwxyz0123_1aBcDe";
+const SCOPE: &str = "urn:matrix:org.matrix.msc2967.client:api:* \
+                     urn:matrix:org.matrix.msc2967.client:device:TABLET";
+
+/// What a service beside the source knew: a client, and a session of it.
+fn granted() -> Vec<Command> {
+    let metadata = json!({
+        "application_type": "web", "client_uri": "https://app.example/",
+        "grant_types": ["authorization_code", "refresh_token"],
+        "redirect_uris": ["https://app.example/cb"], "response_types": ["code"],
+        "token_endpoint_auth_method": "none", "client_name": "App",
+    });
+    let client = OauthClient {
+        client_id: CLIENT.to_owned(),
+        client_secret: None,
+        metadata: serde_json::from_value(metadata).expect("metadata"),
+    };
+    let login = DeviceLogin {
+        user_id: bob(),
+        device_id: "TABLET".into(),
+        display_name: Some("Bob's tablet".to_owned()),
+        tokens: Tokens {
+            access: TokenHash([9; 32]),
+            expires_ms: None,
+            refresh: Some(TokenHash::of(REFRESH)),
+        },
+    };
+    let grant = OauthGrant {
+        grant_id: "01HENBZ12TMNVTTFB84J0T5MFB".to_owned(),
+        user_id: bob(),
+        client_id: CLIENT.to_owned(),
+        scope: SCOPE.to_owned(),
+        device_id: Some("TABLET".into()),
+        tokens: None,
+        code: TokenHash([8; 32]),
+        auth_ms: THEN,
+    };
+    vec![client.into(), login.into(), grant.into()]
+}
 
 fn bob() -> OwnedUserId {
     owned_user_id!("@bob:e2e.test")
@@ -126,6 +168,13 @@ async fn import(data_dir: &Path) -> u64 {
         left: Vec::new(),
         differing_rooms: 0,
     };
+    for command in granted() {
+        let stream = match &command {
+            Command::OauthClient(body) => Stream::oauth_client(&body.client_id),
+            _ => user.clone(),
+        };
+        records.push(imported(&stream, "mas.oauth2_sessions", &command));
+    }
     records.extend([
         imported(&user, "users", &password.into()),
         imported(&user, "access_tokens", &login.into()),
@@ -191,8 +240,30 @@ async fn users_of_an_imported_server_go_on_as_if_nothing_had_happened() {
     let answer = post(sliding("")).await.ok();
     let left = &answer["rooms"]["!left:e2e.test"]["required_state"][0];
     assert_eq!(left["content"]["membership"], "leave", "{answer}");
-    let path = format!("/rooms/{}/messages?dir=b&from={}", encode("!left:e2e.test"), since(last));
-    phone.request("GET", &path, None).await.refused(400, "M_INVALID_PARAM");
+    // Clients keep positions with the parts of a room's history that they do not have.
+    let room = encode("!left:e2e.test");
+    let newest = async |from: &str| {
+        let path = format!("/rooms/{room}/messages?dir=b&limit=1&from={from}");
+        let answer = phone.request("GET", &path, None).await.ok();
+        let event = answer["chunk"].get(0).cloned().unwrap_or_default();
+        (event["type"].clone(), event["content"]["membership"].clone())
+    };
+    let after = |number: u64| since(number).replacen('s', "t7-", 1);
+    for from in [since(last), after(last), since(last + 1000)] {
+        assert_eq!(newest(&from).await, (json!("m.room.member"), json!("leave")), "{from}");
+    }
+    for from in [since(last - 1), after(last - 1)] {
+        let (kind, membership) = newest(&from).await;
+        assert!(kind.is_string() && membership != "leave", "{from}: {kind} {membership}");
+    }
+    for from in [since(0), since(3).replacen("s3", "t7--3", 1)] {
+        assert_eq!(newest(&from).await, (json!(null), json!(null)), "{from}");
+    }
+    for (number, membership) in [(last, "leave"), (last - 1, "join")] {
+        let path = format!("/rooms/{room}/members?at={}", after(number));
+        let answer = phone.request("GET", &path, None).await.ok();
+        assert_eq!(answer["chunk"][0]["content"]["membership"], membership, "{answer}");
+    }
     let now = answer["pos"].as_str().unwrap_or_default();
     let path = format!("/keys/changes?from={}&to={}", since(last), encode(now));
     phone.request("GET", &path, None).await.ok();
@@ -221,6 +292,38 @@ async fn users_of_an_imported_server_go_on_as_if_nothing_had_happened() {
     assert_eq!(password.matches("$pbkdf2-sha512$").count(), 1, "{password}");
     let member = why(&["room", "!left:e2e.test", "member", "bob"]);
     assert!(member.contains(&format!("imported from Synapse, event {last}")), "{member}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_a_service_beside_the_source_goes_on_by_its_refresh_token() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let data_dir = directory.path().join("data");
+    import(&data_dir).await;
+    let server = TestServer::start_alone_with(&data_dir, &[]).await;
+    let http = server.http();
+    let refreshed = async |refresh_token: &str, client_id: &str| {
+        let body =
+            format!("grant_type=refresh_token&refresh_token={refresh_token}&client_id={client_id}");
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        http.raw("POST", "/_matrix/oauth2/token", &form, body).await.json()
+    };
+    assert_eq!(refreshed(REFRESH, "another").await.status, 401);
+    let wrong = refreshed("mar_abcdefghijklmnopqrstuvwxyz0123_zzzzzz", CLIENT).await;
+    assert_eq!((wrong.status, &wrong.body["error"]), (400, &json!("invalid_grant")));
+
+    // It may not have got the first answer.
+    refreshed(REFRESH, CLIENT).await.ok();
+    let tokens = refreshed(REFRESH, CLIENT).await.ok();
+    assert_eq!(tokens["scope"], SCOPE, "{tokens}");
+    let access = tokens["access_token"].as_str().expect("a token");
+    let path = "/_matrix/client/v3/account/whoami";
+    let whoami = http.request("GET", path, Some(access), None).await.ok();
+    assert_eq!((&whoami["user_id"], &whoami["device_id"]), (&json!(bob()), &json!("TABLET")));
+    // Now it has: the former token is over, and the session goes on with the newer one.
+    assert_eq!(refreshed(REFRESH, CLIENT).await.status, 400);
+    let next = tokens["refresh_token"].as_str().expect("a token").to_owned();
+    refreshed(&next, CLIENT).await.ok();
+    drop(server);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,6 +44,10 @@ pub const IMPORT_ACCOUNT_DATA_BYTES: usize = 190 << 10;
 /// Events that one record puts into a gap of a room's history.
 pub const IMPORT_GAP_EVENTS: usize = 500;
 
+/// The newest gaps of an imported room among which a client's position at the source is looked for.
+/// In a room with more, the client may get events again that it has.
+pub const IMPORTED_GAPS: usize = 100;
+
 /// The strongest password hashes of other servers that are checked. Synapse's cost of bcrypt is 12
 /// by default, and each step doubles the time: with 16, a check takes about four seconds.
 pub const IMPORTED_BCRYPT_COST: u32 = 16;
@@ -51,8 +55,18 @@ pub const IMPORTED_BCRYPT_COST: u32 = 16;
 /// The same for Argon2: memory in KiB. matrix-authentication-service takes 19 MiB.
 pub const IMPORTED_ARGON2_KIB: u32 = 256 * 1024;
 
-/// The same: passes over the memory, and lanes.
+/// The same: passes over the memory.
 pub const IMPORTED_ARGON2_PASSES: u32 = 32;
+
+/// The same: memory in KiB times passes, which is the time that a check takes: with this much,
+/// about a second.
+pub const IMPORTED_ARGON2_WORK_KIB: u64 = 4 * IMPORTED_ARGON2_KIB as u64;
+
+/// The same: lanes. They are computed one after the other, so that more of them cost no more.
+pub const IMPORTED_ARGON2_LANES: u32 = 32;
+
+/// The same for PBKDF2: iterations. OWASP recommends 600,000 with SHA-256.
+pub const IMPORTED_PBKDF2_ITERATIONS: u32 = 2_000_000;
 
 /// The longest hash that is compared, in bytes: that of SHA-512.
 pub const IMPORTED_HASH_BYTES: usize = 64;

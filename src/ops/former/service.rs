@@ -48,9 +48,50 @@ impl LoginService {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead as _, BufReader, Write as _},
+        net::TcpListener,
+        thread,
+    };
+
     use serde_json::json;
 
     use super::*;
+
+    /// Answers every request with this document, one after the other, and says where.
+    fn answering(document: &Value) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let body = document.to_string();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+                let length = body.len();
+                let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                let _ = write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn nothing_goes_on_while_the_service_answers() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let other = answering(&json!({ "issuer": "https://matrix.example/_matrix/oauth2" }));
+        let its_own = answering(&json!({ "issuer": "https://auth.example/" }));
+        // Nobody listens there any more.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let silent = format!("http://{silent}");
+        let issuer = "https://auth.example/".to_owned();
+        let mut service = LoginService { issuer, addresses: vec![silent, other] };
+        let config = Config::default();
+        runtime.block_on(service.must_be_silent_for(&config)).unwrap();
+        service.addresses.push(its_own.clone());
+        let refused = runtime.block_on(service.must_be_silent_for(&config)).unwrap_err();
+        assert!(matches!(&refused, FormerError::LogsIn(at) if *at == its_own), "{refused}");
+    }
 
     #[test]
     fn the_service_is_recognised_by_the_issuer_that_it_names() {

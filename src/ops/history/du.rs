@@ -29,8 +29,8 @@ pub struct Usage {
     pub kinds: Vec<RecordTotals>,
     /// Records by room, the largest first; only the largest are listed.
     pub rooms: Vec<RecordTotals>,
-    /// Records by the user who caused them, with the user's uploads, the largest first; only the
-    /// largest are listed.
+    /// Records by the user who caused them, without those that were imported; with the user's
+    /// uploads, the largest first; only the largest are listed.
     pub users: Vec<UserTotals>,
     /// Records by day, in order.
     pub days: Vec<RecordTotals>,
@@ -96,8 +96,8 @@ pub fn usage(source: &Source, directories: Option<&Directories>) -> Result<Usage
         if let Some(room_id) = header.stream.room_id() {
             rooms.add(room_id.as_str(), record);
         }
-        if !header.origin.user.is_empty() {
-            users.add(&header.origin.user, record);
+        if let Some(user) = header.origin.person() {
+            users.add(user, record);
         }
         days.add(&Time(header.time_ms).date(), record);
     })?;

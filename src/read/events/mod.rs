@@ -1,5 +1,6 @@
 //! Events from the log: read by offset through a bounded cache, and converted to the client format.
 
+mod at_source;
 mod client;
 mod fields;
 mod store;

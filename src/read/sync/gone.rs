@@ -13,8 +13,8 @@ use crate::{
     view::{View, token::Token},
 };
 use logcabin_log::ReadError;
-use logcabin_record::Offset;
-use logcabin_state::Membership;
+use logcabin_record::{Offset, command::ImportSource};
+use logcabin_state::{Membership, imports::Import};
 
 /// The earlier position of a client that starts over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +33,15 @@ pub(super) fn rooms(
 ) -> Result<BTreeMap<OwnedRoomId, Offset>, ReadError> {
     let (user_id, at) = (view.user_id(), view.at());
     let UndonePosition { token, after } = from;
-    let mut gone = BTreeMap::new();
-    for part in view.state.memberships.of(user_id, at) {
-        let ended = matches!(part.membership, Membership::Leave | Membership::Ban);
-        if ended && part.offset > after && !knew_at_source(view, token, part.offset)? {
-            gone.insert(part.room_id, part.offset);
-        }
-    }
+    let mut ended = view.state.memberships.of(user_id, at);
+    ended.retain(|part| {
+        part.offset > after && matches!(part.membership, Membership::Leave | Membership::Ban)
+    });
+    let mut offsets: Vec<_> = ended.iter().map(|part| part.offset).collect();
+    offsets.sort_unstable();
+    let known = known_at_source(view, token, &offsets)?;
+    let new = ended.into_iter().filter(|part| part.offset > known);
+    let mut gone: BTreeMap<_, _> = new.map(|part| (part.room_id, part.offset)).collect();
     let undone = view.state.undone.known_at(user_id, token.epoch, token.offset);
     for part in undone.into_iter().filter(|part| part.said <= at) {
         let now = view.state.memberships.in_room(user_id, &part.room_id, at);
@@ -52,14 +54,19 @@ pub(super) fn rooms(
     Ok(gone)
 }
 
-/// Whether a client with a position at the source of an import had heard there of the event in this
-/// record.
-fn knew_at_source(view: &View<'_>, token: Token, offset: Offset) -> Result<bool, ReadError> {
-    if token.epoch != Token::AT_SOURCE {
-        return Ok(false);
-    }
-    let number = view.events.number_at_source(offset)?;
-    Ok(number.is_some_and(|number| u64::try_from(number).unwrap_or(0) <= token.offset.get()))
+/// The last of these events of which a client with a position at the source of an import had heard
+/// there; [`Offset::ZERO`] if it heard of none. A user may have left very many rooms: few of the
+/// events are read.
+fn known_at_source(view: &View<'_>, token: Token, offsets: &[Offset]) -> Result<Offset, ReadError> {
+    let imports = &view.state.imports;
+    let import = imports.newest(ImportSource::Synapse).filter(|_| token.epoch == Token::AT_SOURCE);
+    let Some(Import { begun, ended: Some(ended), .. }) = import else { return Ok(Offset::ZERO) };
+    let next = |after, to| {
+        let first = offsets.partition_point(|offset| *offset <= after);
+        offsets.get(first).copied().filter(|offset| *offset <= to)
+    };
+    let number = i64::try_from(token.offset.get()).unwrap_or(i64::MAX);
+    view.events.last_numbered((begun, ended), number, &next)
 }
 
 /// The event that tells a client that the user is not in the room, in the format of a sync. If a

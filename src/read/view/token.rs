@@ -19,8 +19,28 @@ impl Token {
     /// is never written to a log: their offsets are the numbers that the source gave its events.
     pub const AT_SOURCE: Epoch = Epoch(u32::MAX);
 
-    /// The position that a token of Synapse names among its events: a `since` or `next_batch`, the
-    /// `pos` of sliding sync (`5/s123_…`), or a position in a room's history (`t7-123_…`).
+    /// The position that a token of Synapse names among its events (see [`SourcePlace`]).
+    pub fn of_synapse(text: &str) -> Option<Self> {
+        // What was fetched from the past comes in no sync.
+        let number = u64::try_from(SourcePlace::of_synapse(text)?.number).unwrap_or(0);
+        Some(Self { epoch: Self::AT_SOURCE, offset: Offset::new(number) })
+    }
+}
+
+/// A position among the events of the server from which this one was imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourcePlace {
+    /// The depth in the room; only in positions in a room's history.
+    pub depth: Option<u64>,
+    /// The number of the last event before it. Events that were fetched from the past have numbers
+    /// below zero.
+    pub number: i64,
+}
+
+impl SourcePlace {
+    /// The position that a token of Synapse names: a `since` or `next_batch` (`s123_…`), the `pos`
+    /// of sliding sync (`5/s123_…`), or a position in a room's history (`t<depth>-<number>_…`, such
+    /// as `t7-123_…` and `t7--123_…`).
     pub fn of_synapse(text: &str) -> Option<Self> {
         // Of sliding sync: the position in the connection, and the token.
         let token = match text.split_once('/') {
@@ -29,12 +49,12 @@ impl Token {
             None => text,
         };
         let mut parts = token.split('_');
-        let number = event_number(parts.next()?)?;
+        let place = event_place(parts.next()?)?;
         let (count, are_parts) =
             parts.fold((0, true), |(count, all), part| (count + 1, all && is_part(part)));
         // Tokens of this server have three parts at most.
         let is_whole = are_parts && SYNAPSE_PARTS.contains(&count);
-        is_whole.then(|| Self { epoch: Self::AT_SOURCE, offset: Offset::new(number) })
+        is_whole.then_some(place)
     }
 }
 
@@ -58,22 +78,31 @@ const fn is_of_writers(byte: u8) -> bool {
     byte.is_ascii_digit() || matches!(byte, b'.' | b'~')
 }
 
-/// The number in a position among Synapse's events: `s12`, `t3-12` (with the depth), or `m12~3.14`
-/// with several processes that write.
-fn event_number(text: &str) -> Option<u64> {
-    let number = match text.split_at_checked(1)? {
-        ("s", number) => number,
-        ("t", rest) => rest.rsplit_once('-')?.1,
+/// A position among Synapse's events: `s12`, `t3-12` (with the depth), or `m12~3.14` with several
+/// processes that write.
+fn event_place(text: &str) -> Option<SourcePlace> {
+    let (depth, number) = match text.split_at_checked(1)? {
+        ("s", number) => (None, number),
+        ("t", rest) => {
+            let (depth, number) = rest.split_once('-')?;
+            if !is_number(depth) {
+                return None;
+            }
+            (Some(depth.parse().ok()?), number)
+        }
         ("m", rest) => {
             let (number, writers) = rest.split_once('~').unwrap_or((rest, ""));
             if !writers.bytes().all(is_of_writers) {
                 return None;
             }
-            number
+            (None, number)
         }
         _ => return None,
     };
-    if is_number(number) { number.parse().ok() } else { None }
+    if !is_number(number.strip_prefix('-').unwrap_or(number)) {
+        return None;
+    }
+    Some(SourcePlace { depth, number: number.parse().ok()? })
 }
 
 /// Text that is not a token of this server.
@@ -229,6 +258,8 @@ mod tests {
             ("m56~2.58~3.59_4_0_m1~1.3_1_1_1_m4~2.7_1_1_1_1", 56),
             ("5/s2633508_17_338_6732159_1082514_541479_274711_265584_1_379", 2_633_508),
             ("s12_-1_0_1_1_1_1_4_1", 12),
+            ("t426--15_4_0_1_1_1_1_4_1_1", 0),
+            ("s-15_4_0_1_1_1_1_4_1_1", 0),
         ] {
             assert_eq!(Token::of_synapse(text), at(number), "{text}");
             assert!(text.parse::<Token>().is_err() && text.parse::<Pos>().is_err(), "{text}");
@@ -245,12 +276,22 @@ mod tests {
             "é12_4_0_1_1_1_1_4_1",
             "x/s12_4_0_1_1_1_1_4_1",
             "t12_4_0_1_1_1_1_4_1",
+            "t-12_4_0_1_1_1_1_4_1",
+            "t3---12_4_0_1_1_1_1_4_1",
             "s99999999999999999999999_4_0_1_1_1_1_4_1",
         ] {
             assert_eq!(Token::of_synapse(other), None, "{other}");
         }
         let many = format!("s12{}", "_1".repeat(25));
         assert_eq!(Token::of_synapse(&many), None);
+        for (text, depth, number) in [
+            ("s12_4_0_1_1_1_1_4_1", None, 12),
+            ("t426-12_4_0_1_1_1_1_4_1", Some(426), 12),
+            ("t426--15_4_0_1_1_1_1_4_1", Some(426), -15),
+        ] {
+            let place = SourcePlace { depth, number };
+            assert_eq!(SourcePlace::of_synapse(text), Some(place), "{text}");
+        }
     }
 
     #[test]

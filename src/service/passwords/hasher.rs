@@ -28,7 +28,7 @@ const HASH_BYTES: usize = 32;
 /// The salt's length, the minimum of NIST SP 800-132.
 const SALT_BYTES: usize = 16;
 /// The most iterations that a stored hash may demand: the maximum of the setting.
-pub(super) const MAX_ITERATIONS: u32 = 10_000_000;
+const MAX_ITERATIONS: u32 = 10_000_000;
 /// The prefix of a hash.
 const SCHEME: &str = "$pbkdf2-sha512$i=";
 /// When to retry if the queue is full.

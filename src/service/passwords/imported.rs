@@ -13,7 +13,7 @@ use base64::{
 use subtle::ConstantTimeEq as _;
 use unicode_normalization::UnicodeNormalization as _;
 
-use super::{Denied, hasher::MAX_ITERATIONS};
+use super::Denied;
 use logcabin_base::limits;
 use logcabin_config::SecretFile;
 use logcabin_record::command::PasswordFlags;
@@ -79,15 +79,25 @@ impl<'a> ImportedHash<'a> {
                 let costs = parts.next()?;
                 let memory = number(costs, "m", limits::IMPORTED_ARGON2_KIB)?;
                 let passes = number(costs, "t", limits::IMPORTED_ARGON2_PASSES)?;
-                let lanes = number(costs, "p", limits::IMPORTED_ARGON2_PASSES)?;
+                let lanes = number(costs, "p", limits::IMPORTED_ARGON2_LANES)?;
+                if u64::from(memory) * u64::from(passes) > limits::IMPORTED_ARGON2_WORK_KIB {
+                    return None;
+                }
                 let (salt, hash) = (bytes(parts.next()?)?, bytes(parts.next()?)?);
                 let params = Params::new(memory, passes, lanes, Some(hash.len())).ok()?;
                 Form::Argon2 { version, params, salt, hash }
             }
             name @ ("pbkdf2-sha256" | "pbkdf2-sha512") => {
-                let iterations = number(parts.next()?, "i", MAX_ITERATIONS)?;
+                let most = limits::IMPORTED_PBKDF2_ITERATIONS;
+                let iterations = number(parts.next()?, "i", most)?;
                 let (salt, hash) = (bytes(parts.next()?)?, bytes(parts.next()?)?);
-                Form::Pbkdf2 { is_512: name == "pbkdf2-sha512", iterations, salt, hash }
+                let is_512 = name == "pbkdf2-sha512";
+                // Each further block would take as long as the first.
+                let digest_bytes = if is_512 { 64 } else { 32 };
+                if hash.len() > digest_bytes {
+                    return None;
+                }
+                Form::Pbkdf2 { is_512, iterations, salt, hash }
             }
             _ => return None,
         };
@@ -263,14 +273,28 @@ mod tests {
             format!("{{}}$argon2id$v=18$m=64,t=2,p=1${salt}"),
             format!("{{}}$argon2id$v=19$m=4294967295,t=2,p=1${salt}"),
             format!("{{}}$argon2id$v=19$m=64,t=4294967295,p=1${salt}"),
+            format!("{{}}$argon2id$v=19$m=262144,t=5,p=1${salt}"),
+            format!("{{}}$argon2id$v=19$m=131072,t=9,p=1${salt}"),
+            format!("{{}}$argon2id$v=19$m=512,t=2,p=33${salt}"),
             format!("{{}}$argon2id$v=19$m=64,t=2,p=0${salt}"),
             format!("{{}}$argon2id$v=19$m=64,t=2${salt}"),
             format!("{{}}$argon2id$v=19$m=64,t=2,p=1${salt}$more"),
             format!("{{}}$argon2id$v=19$m=64,t=2,p=1$c29tZXNhbHQ${long}"),
             format!("{{}}$pbkdf2-sha256$i=0${salt}"),
+            format!("{{}}$pbkdf2-sha256$i=2000001${salt}"),
+            format!("{{}}$pbkdf2-sha256$i=1000$c29tZXNhbHQ${}", STANDARD_NO_PAD.encode([0; 33])),
+            format!("{{}}$pbkdf2-sha512$i=1000$c29tZXNhbHQ${long}"),
             format!("{{}}$pbkdf2-sha1$i=1000${salt}"),
         ] {
             assert!(ImportedHash::parse(&bad).is_none(), "{bad}");
+        }
+        for good in [
+            format!("{{}}$argon2id$v=19$m=262144,t=4,p=32${salt}"),
+            format!("{{}}$argon2id$v=19$m=19456,t=32,p=1${salt}"),
+            format!("{{}}$pbkdf2-sha256$i=2000000${salt}"),
+            format!("{{}}$pbkdf2-sha512$i=1000$c29tZXNhbHQ${}", STANDARD_NO_PAD.encode([0; 64])),
+        ] {
+            assert!(ImportedHash::parse(&good).is_some(), "{good}");
         }
         assert!(!is_of("{nfkc}$2b$04$short", RIGHT, None));
         assert!(Peppers::parse("a\nbase64:?").is_err());

@@ -176,7 +176,7 @@ pub struct Counts {
     pub all: Amount,
     pub kinds: BTreeMap<Box<str>, Amount>,
     pub rooms: NamedAmounts,
-    /// By the user who caused them.
+    /// By the user who caused them, without what was imported.
     pub users: NamedAmounts,
     /// By day since 1970.
     pub days: BTreeMap<u64, Amount>,
@@ -203,8 +203,8 @@ impl Counts {
         if let Some(room_id) = header.stream.room_id() {
             self.rooms.change(room_id.as_str(), |amount| amount.add(bytes));
         }
-        if !header.origin.user.is_empty() {
-            self.users.change(&header.origin.user, |amount| amount.add(bytes));
+        if let Some(user) = header.origin.person() {
+            self.users.change(user, |amount| amount.add(bytes));
         }
         self.days.entry(header.time_ms / DAY_MS).or_default().add(bytes);
         while self.days.len() > DAYS {
@@ -236,8 +236,8 @@ impl Counts {
         if let Some(room_id) = header.stream.room_id() {
             self.rooms.change_known(room_id.as_str(), |amount| amount.erase(bytes));
         }
-        if !header.origin.user.is_empty() {
-            self.users.change_known(&header.origin.user, |amount| amount.erase(bytes));
+        if let Some(user) = header.origin.person() {
+            self.users.change_known(user, |amount| amount.erase(bytes));
         }
         let day = self.days.get_mut(&(header.time_ms / DAY_MS));
         day.unwrap_or(&mut self.earlier).erase(bytes);
@@ -335,6 +335,13 @@ mod tests {
         let (rooms, others) = late.rooms.largest(1);
         assert_eq!((&*rooms[0].0, rooms[0].1.records, others.records), ("!room2:test", 2, 2));
         assert_eq!(late.users.largest(9).0.len(), 2);
+        // Who caused what was imported is not known.
+        let mut imported = log.get(Offset::new(1)).unwrap().unwrap();
+        let origin = &mut imported.header.origin;
+        (origin.user, origin.device) = ("import".into(), "synapse".into());
+        let mut counts = Counts::default();
+        counts.add(&imported);
+        assert_eq!((counts.all.records, counts.users.largest(9).0.len()), (1, 0));
         let packed = postcard::to_stdvec(&late).unwrap();
         assert_eq!(postcard::from_bytes::<Counts>(&packed).unwrap(), late);
     }

@@ -443,6 +443,17 @@ impl Room {
         last.map_or(gap, |(event, _)| *event)
     }
 
+    /// The gaps before events up to `to`, at most this many, newest first.
+    pub fn gaps(&self, to: Offset, most: usize) -> Vec<Offset> {
+        let inner = self.inner.read();
+        inner.gaps.gaps.range(..=to).rev().take(most).map(|(gap, _)| *gap).collect()
+    }
+
+    /// The event with this number in a gap, counted from 1 backward in time.
+    pub fn event_of_gap(&self, gap: Offset, number: u32) -> Option<Offset> {
+        self.inner.read().gaps.gaps.get(&gap)?.event(number)
+    }
+
     /// The gaps that may get more events, oldest first.
     pub fn open_gaps(&self, now_ms: u64) -> Vec<Offset> {
         let inner = self.inner.read();

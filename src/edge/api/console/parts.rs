@@ -16,7 +16,7 @@ use logcabin_ops::{
         terminal::clean,
     },
 };
-use logcabin_record::Offset;
+use logcabin_record::{Offset, Record};
 
 /// The parts of a query that are there, each with an ampersand behind it.
 pub(super) fn query(parts: &[(&str, &Option<String>)]) -> String {
@@ -74,11 +74,24 @@ pub(super) fn before(given: &Option<String>) -> Result<Offset, ApiError> {
     Ok(given.map_or(Offset::MAX, Offset::new))
 }
 
-/// The last record up to `head` that was written at or before a time.
+/// The last record up to `head` that was written at or before a time. Imported events count as
+/// written when they happened.
 pub(super) fn last_at(engine: &Engine, head: Offset, until_ms: u64) -> Result<Offset, ApiError> {
-    last_until(head, until_ms, |offset| {
+    let written = last_until(head, until_ms, |offset| {
         let record = engine.log().get(offset)?;
-        Ok(record.map(|record| record.header.time_ms))
+        Ok::<_, ApiError>(record.map(|record| record.header.time_ms))
+    })?;
+    Ok(written.max(engine.state().imports.until(until_ms)).min(head))
+}
+
+/// When what a record says happened, and whether it was imported: it was recorded later then, and
+/// what stands beside it in the log may be of another time.
+pub(super) fn time_of(engine: &Engine, at: Offset) -> Result<Markup, ApiError> {
+    let found = engine.log().get(at)?;
+    let time_ms = found.as_ref().map_or(0, Record::happened_ms);
+    let import = found.as_ref().and_then(|record| record.header.origin.import());
+    Ok(html! {
+        (at_second(time_ms)) @if let Some(import) = import { ", " (import.to_string()) }
     })
 }
 

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::{
     parts::{
-        at_second, encoded, facts, field, json, moment, query, record, room as room_link, seconds,
-        table, text, those, unanswered, user as user_link, value, why,
+        encoded, facts, field, json, moment, query, record, room as room_link, seconds, table,
+        text, those, time_of, unanswered, user as user_link, value, why,
     },
     visitor::{ConsoleLogin, Visitor, show},
 };
@@ -58,7 +58,7 @@ fn view(engine: &Engine, request: &Past) -> Result<Markup, ApiError> {
         None => given(&request.at)?.unwrap_or(head),
     };
     let from = given(&request.from)?;
-    let time_ms = engine.log().get(at)?.map_or(0, |record| record.header.time_ms);
+    let time = time_of(engine, at)?;
     let source = Source::own(Arc::clone(engine.log()), head);
     let state = engine.state().share();
     let history = History::live(&source, Arc::clone(&state), at);
@@ -101,7 +101,7 @@ fn view(engine: &Engine, request: &Past) -> Result<Markup, ApiError> {
         }
         div id="view" aria-live="polite" {
             p.moment {
-                "As of record " (record(at)) ", " (at_second(time_ms))
+                "As of record " (record(at)) ", " (time)
             }
             @if let Some((from, changes)) = &changes { (differences(*from, at, changes)) }
             (seen)

@@ -6,7 +6,7 @@ use ruma::{UserId, events::StateEventType};
 
 use super::{
     parts::{
-        at_second, encoded, field, moment, query, record, room as room_link, table,
+        encoded, field, moment, query, record, room as room_link, table, time_of,
         user as user_link, why,
     },
     visitor::{ConsoleLogin, Visitor, show},
@@ -47,7 +47,7 @@ fn view(app: &Server, request: &UnreadPage) -> Result<Markup, ApiError> {
     let user_id = app.context.user_id(&request.user)?;
     let at = request.at.as_deref().map(|at| moment(&app.engine, at)).transpose()?;
     let at = at.unwrap_or_else(|| app.engine.head().offset());
-    let time_ms = app.engine.log().get(at)?.map_or(0, |record| record.header.time_ms);
+    let time = time_of(&app.engine, at)?;
     let after = request.after.as_deref().unwrap_or_default();
     let mut memberships = app.engine.state().memberships.of(&user_id, at);
     memberships.retain(|of| of.membership == Membership::Join);
@@ -73,7 +73,7 @@ fn view(app: &Server, request: &UnreadPage) -> Result<Markup, ApiError> {
             button type="submit" { "Look" }
         }
         p.moment {
-            (user_link(user_id.as_str())) ", as of record " (record(at)) ", " (at_second(time_ms))
+            (user_link(user_id.as_str())) ", as of record " (record(at)) ", " (time)
         }
         (table(&columns, &rows, "Nobody is joined to a room there."))
         p.pages {

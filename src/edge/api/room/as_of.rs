@@ -13,7 +13,7 @@ use logcabin_read::{
     events::Viewer,
     view::{
         View,
-        token::{HistoryToken, Pos},
+        token::{HistoryToken, Pos, SourcePlace},
     },
 };
 use logcabin_record::Offset;
@@ -35,7 +35,10 @@ impl Cx<Server> {
     pub(crate) fn moment(&self) -> Result<Option<Offset>, ApiError> {
         let Some(at) = self.query("at")? else { return Ok(None) };
         // `GET /rooms/{roomId}/members` has a parameter of the same name that is a token.
-        if at.parse::<HistoryToken>().is_ok() || at.parse::<Pos>().is_ok() {
+        let is_token = at.parse::<HistoryToken>().is_ok()
+            || at.parse::<Pos>().is_ok()
+            || SourcePlace::of_synapse(&at).is_some();
+        if is_token {
             return Ok(None);
         }
         let moment: Moment = at
@@ -55,7 +58,8 @@ impl Cx<Server> {
             let found = last_until(head, until, |offset| {
                 Ok::<_, ReadError>(log.get(offset)?.map(|record| record.header.time_ms))
             });
-            Ok(Some(found?))
+            // What was imported is older than its records.
+            Ok(Some(found?.max(self.app.engine.state().imports.until(until)).min(head)))
         })
     }
 }

@@ -314,7 +314,7 @@ pub(super) async fn members(
     let view = cx.view_as_of()?;
     let latest = readable_as_of(&view, &room)?;
     let at: Offset = match &request.at {
-        Some(token) if cx.moment()?.is_none() => cx.app.position(token)?.min(latest),
+        Some(token) if cx.moment()?.is_none() => cx.app.position_in(&room, token)?.min(latest),
         _ => latest,
     };
     if at < latest && !view.sees_state_at(&room, at)? {

@@ -102,7 +102,8 @@ async fn children(cx: &Cx<Server>, asked: &RelationsRequest<'_>) -> Result<Json,
     let room = room_of_event(&cx.app.engine, asked.room_id)?;
     let view = cx.view();
     let parent = visible_event(&view, &room, asked.event_id)?;
-    let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();
+    let position =
+        |token: Option<&str>| token.map(|token| cx.app.position_in(&room, token)).transpose();
     let (from, to) = (position(asked.from)?, position(asked.to)?);
     let stretch = match asked.dir {
         Direction::Backward => PageRange::Backward {

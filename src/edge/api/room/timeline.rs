@@ -31,7 +31,8 @@ pub(super) async fn messages(
     let seen = readable_as_of(&view, &room)?;
     let filter = event_filter(&cx)?;
     let limit = page_size(request.limit, &filter);
-    let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();
+    let position =
+        |token: Option<&str>| token.map(|token| cx.app.position_in(&room, token)).transpose();
     let to = position(request.to.as_deref())?;
     let from = position(request.from.as_deref())?;
     cx.at_length(|| {

@@ -4,7 +4,7 @@ use super::Server;
 use crate::http::ApiError;
 use logcabin_read::{
     sync::UndonePosition,
-    view::token::{BadToken, HistoryToken, Pos, Token},
+    view::token::{BadToken, HistoryToken, Pos, SourcePlace, Token},
 };
 use logcabin_record::{Offset, command::ImportSource};
 use logcabin_state::{Room, rooms::gaps::TimelinePosition};
@@ -60,6 +60,9 @@ impl Server {
         room: &Room,
         token: &str,
     ) -> Result<TimelinePosition, ApiError> {
+        if let Some(place) = self.past_at_source(room, token)? {
+            return Ok(place);
+        }
         let offset = self.position(token)?;
         let Ok(HistoryToken { epoch, place: TimelinePosition::Within { gap, passed } }) =
             token.parse()
@@ -75,6 +78,28 @@ impl Server {
             return Err(error.unless_behind());
         }
         Ok(TimelinePosition::Within { gap, passed: passed.min(known) })
+    }
+
+    /// As [`Server::position`], for a token with a room: clients keep those that they had from the
+    /// server from which this one was imported, each with a part of the room's history that they do
+    /// not have.
+    pub(in crate::api) fn position_in(&self, room: &Room, token: &str) -> Result<Offset, ApiError> {
+        let place = self.past_at_source(room, token)?.map(TimelinePosition::offset);
+        place.map_or_else(|| self.position(token), Ok)
+    }
+
+    /// The position in a room's history that a token names of the server from which this one was
+    /// imported.
+    fn past_at_source(
+        &self,
+        room: &Room,
+        token: &str,
+    ) -> Result<Option<TimelinePosition>, ApiError> {
+        let Some(import) = self.engine.state().imports.newest(ImportSource::Synapse) else {
+            return Ok(None);
+        };
+        let Some(place) = SourcePlace::of_synapse(token) else { return Ok(None) };
+        Ok(self.engine.events().past_at_source(room, &import, place)?)
     }
 
     /// The token of a position in a room's history.

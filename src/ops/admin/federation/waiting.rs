@@ -22,7 +22,8 @@ pub struct WaitingEvents {
     /// The number of records from the first of these events to the end of the log; 0 if there is no
     /// event.
     pub records: u64,
-    /// When the first of them was recorded, in milliseconds since the Unix epoch.
+    /// When the first of them was recorded, here or where it was imported from, in milliseconds
+    /// since the Unix epoch.
     pub since_ms: Option<u64>,
 }
 
@@ -64,7 +65,7 @@ impl<'a> Search<'a> {
             let head = self.engine.head().offset();
             waiting.records = head.get().saturating_sub(first.get()) + 1;
             let record = self.engine.log().get(first)?;
-            waiting.since_ms = record.map(|record| record.header.time_ms);
+            waiting.since_ms = record.map(|record| record.happened_ms());
         }
         Ok(waiting)
     }

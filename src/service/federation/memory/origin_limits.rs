@@ -25,7 +25,7 @@ use logcabin_base::{
     rate::Rate,
 };
 use logcabin_engine::Engine;
-use logcabin_record::Offset;
+use logcabin_record::{Offset, Record};
 use logcabin_state::Room;
 
 /// What is counted.
@@ -569,7 +569,17 @@ impl OriginLimits {
 
     fn time_of(&self, record: Offset) -> Option<u64> {
         let read = self.engine.log().read(record, 1).ok()?;
-        read.first().map(|record| record.header.time_ms)
+        read.first().map(heard_ms)
+    }
+}
+
+/// When this server heard of another by a record, in milliseconds since the Unix epoch. One that
+/// the imported server knew is no newcomer, although its record is new: after a move, all others
+/// have something to catch up with.
+fn heard_ms(record: &Record) -> u64 {
+    match record.header.origin.import() {
+        Some(_) => record.original_ms().unwrap_or(0),
+        None => record.header.time_ms,
     }
 }
 
@@ -585,6 +595,12 @@ mod tests {
     use ruma::server_name;
 
     use super::*;
+    use logcabin_base::clock::Clock;
+    use logcabin_log::{Batch, Log, StreamHeads, memory::MemoryLog};
+    use logcabin_record::{
+        NewRecord, Origin, Stream,
+        command::{ImportSource, KeysDrop},
+    };
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -608,6 +624,23 @@ mod tests {
 
     fn name(number: usize) -> OwnedServerName {
         format!("s{number}.example").try_into().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_homeserver_that_an_imported_server_knew_is_no_newcomer() {
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(1_000_000)));
+        log.start(StreamHeads::default(), Box::new(|_| {}));
+        let command = KeysDrop {}.into();
+        let own = NewRecord::new(Stream::server(), Origin::server(), &command);
+        let imported = |original_ms| {
+            let (stream, source) = (Stream::server(), ImportSource::Synapse);
+            NewRecord::imported(stream, source, "destinations", original_ms, &command)
+        };
+        let records = vec![own, imported(None), imported(Some(5))];
+        log.append(Batch { expect: Vec::new(), records }).await.unwrap();
+        let records = log.read(Offset::new(1), 3).unwrap();
+        let heard: Vec<u64> = records.iter().map(heard_ms).collect();
+        assert_eq!(heard, [1_000_000, 0, 5]);
     }
 
     #[test]
