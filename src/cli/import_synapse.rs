@@ -396,6 +396,8 @@ impl Finish {
     fn run(&self) -> Result<ExitCode, Failure> {
         let mut this = Move::begin(&self.place, &self.data_dir)?;
         if this.is_finished() {
+            // It may have been interrupted before it has removed what it no longer needs.
+            copy::forget(&this.data_dir)?;
             return self.guard_again(&this);
         }
         if !self.rehearsal {

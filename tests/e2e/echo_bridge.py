@@ -1,7 +1,7 @@
 """A bridge to nowhere, on mautrix: its ghosts say again what they hear.
 
-The arguments are the server's address and the port to listen on; the registration it goes by is in
-`tests/integration/bridge.rs`. It tells on stdout, a line of JSON each, what it does and sees. It ends
+The arguments are the server's address, the port to listen on, and the server's name; the registration it
+goes by is in `tests/integration/bridge.rs`. It tells on stdout, a line of JSON each, what it does and sees. It ends
 when its stdin does.
 """
 
@@ -16,9 +16,9 @@ from mautrix.client import MemoryStateStore
 from mautrix.errors import MatrixRequestError
 from mautrix.types import EventType, Membership
 
-DOMAIN = "e2e.test"
+DOMAIN = sys.argv[3]
 PREFIX = "@echo_"
-GHOST = "@echo_one:e2e.test"
+GHOST = f"@echo_one:{DOMAIN}"
 
 
 class Memory(ASStateStore, MemoryStateStore):

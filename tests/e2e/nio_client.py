@@ -9,6 +9,7 @@ import asyncio
 import base64
 import io
 import json
+import pathlib
 import sys
 
 import nio
@@ -57,9 +58,13 @@ class Client(nio.AsyncClient):
 
 
 class Driver:
-    def __init__(self, address):
+    def __init__(self, address, store):
         self.address = address
+        # Where keys and positions are kept. Without it, nothing is encrypted.
+        self.store = store
         self.client = None
+        # The texts of messages that were decrypted, by event.
+        self.decrypted = {}
         self.syncing = None
         # Of a page_back: the first sync's timeline and where it begins.
         self.first = {}
@@ -75,6 +80,8 @@ class Driver:
             "sender": event.sender,
             "body": event.body,
         }
+        if event.decrypted:
+            self.decrypted[event.event_id] = event.body
         if relates.get("rel_type") == "m.replace":
             line["event"] = "edit"
             line["of"] = relates["event_id"]
@@ -117,22 +124,48 @@ class Driver:
 
     # Commands.
 
+    def connect(self, user):
+        if not self.store:
+            return Client(self.address, user)
+        config = nio.AsyncClientConfig(encryption_enabled=True, store_sync_tokens=True)
+        return Client(self.address, user, store_path=str(self.store), config=config)
+
+    def logged_in(self, response):
+        """nio leaves it to the program to keep the token."""
+        session = {"user_id": response.user_id, "device_id": response.device_id}
+        if self.store:
+            kept = {**session, "access_token": response.access_token}
+            (self.store / "session.json").write_text(json.dumps(kept))
+        return session
+
     async def do_register(self, user):
-        self.client = Client(self.address, user)
-        response = taken(await self.client.register(user, PASSWORD, "nio under test"))
-        return {"user_id": response.user_id, "device_id": response.device_id}
+        self.client = self.connect(user)
+        return self.logged_in(taken(await self.client.register(user, PASSWORD, "nio under test")))
 
     async def do_login(self, user):
-        self.client = Client(self.address, user)
-        response = taken(await self.client.login(PASSWORD, "nio under test"))
-        return {"user_id": response.user_id, "device_id": response.device_id}
+        self.client = self.connect(user)
+        return self.logged_in(taken(await self.client.login(PASSWORD, "nio under test")))
 
-    async def do_start(self):
+    async def do_restore(self):
+        """Goes on with the token and the keys of the store, from the position in it."""
+        kept = json.loads((self.store / "session.json").read_text())
+        self.client = self.connect(kept["user_id"])
+        self.client.restore_login(**kept)
+        return {"user_id": kept["user_id"], "device_id": kept["device_id"]}
+
+    async def do_start(self, encrypt=False):
         """Starts to sync; answered when the first sync is over."""
+        if self.store:
+            # Before the first sync, which may bring what is encrypted.
+            self.client.add_event_callback(self.on_message, nio.RoomMessageText)
         first = taken(await self.client.sync(timeout=0, full_state=True))
         for room_id, room in first.rooms.join.items():
             self.first[room_id] = room.timeline
-        self.client.add_event_callback(self.on_message, nio.RoomMessageText)
+        if self.store:
+            if self.client.should_upload_keys:
+                taken(await self.client.keys_upload())
+        else:
+            self.client.add_event_callback(self.on_message, nio.RoomMessageText)
         self.client.add_event_callback(self.on_redaction, nio.RedactionEvent)
         self.client.add_event_callback(self.on_member, nio.RoomMemberEvent)
         self.client.add_event_callback(self.on_member, nio.InviteMemberEvent)
@@ -168,8 +201,26 @@ class Driver:
 
     async def do_send(self, room_id, body):
         content = {"msgtype": "m.text", "body": body}
-        response = taken(await self.client.room_send(room_id, "m.room.message", content))
+        response = taken(await self.client.room_send(
+            room_id, "m.room.message", content, ignore_unverified_devices=True))
         return {"event_id": response.event_id}
+
+    async def do_read(self, room_id, event_id):
+        """An event from the sync, or one of before the timeline of the first one."""
+        if event_id not in self.decrypted:
+            event = taken(await self.client.room_get_event(room_id, event_id)).event
+            if not event.decrypted:
+                return {"body": None, "because": f"it is a {type(event).__name__}"}
+            self.decrypted[event_id] = event.body
+        return {"body": self.decrypted[event_id]}
+
+    async def do_trust(self, user_id, device_id):
+        """Holds a device for verified from now on."""
+        self.client.verify_device(self.client.device_store[user_id][device_id])
+
+    async def do_knows(self, user_id):
+        devices = self.client.device_store.active_user_devices(user_id)
+        return {"devices": {device.id: {"verified": device.verified} for device in devices}}
 
     async def do_edit(self, room_id, event_id, body):
         content = {
@@ -255,7 +306,7 @@ class Driver:
 
 
 async def main():
-    driver = Driver(sys.argv[1])
+    driver = Driver(sys.argv[1], pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         command = json.loads(line)

@@ -14,18 +14,21 @@ use crate::harness::files::Kind;
 use crate::harness::tools::{Lines, programs, python};
 use crate::harness::{Random, TestServer, User, encode, skip};
 
+const SERVER: &str = "e2e.test";
 const GHOST: &str = "@echo_one:e2e.test";
 
 /// The bridge as a process.
-struct Echo {
+pub(crate) struct Echo {
     child: Child,
     told: Lines,
 }
 
 impl Echo {
-    fn start(python: &Path, server: &str, port: u16) -> Self {
+    /// A bridge of the server of this name, at this address.
+    pub(crate) fn start(python: &Path, (name, address): (&str, &str), port: u16) -> Self {
         let mut command = Command::new(python);
-        command.arg(programs().join("echo_bridge.py")).arg(server).arg(port.to_string());
+        command.arg(programs().join("echo_bridge.py"));
+        command.arg(address).arg(port.to_string()).arg(name);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the bridge can be started");
         let told = Lines::of(child.stdout.take().expect("stdout is piped"));
@@ -36,15 +39,21 @@ impl Echo {
         self.told.all()
     }
 
+    /// The ids of the messages that it has heard, in order.
+    pub(crate) fn heard(&self) -> Vec<String> {
+        let told = self.told().into_iter().filter(|told| told["event"] == "heard");
+        told.map(|told| told["event_id"].as_str().expect("an event id").to_owned()).collect()
+    }
+
     /// Waits until it has told something that has these fields, and gives it.
     #[track_caller]
-    fn tells(&self, wanted: &Value) -> Value {
+    pub(crate) fn tells(&self, wanted: &Value) -> Value {
         let fields = wanted.as_object().expect("an object");
         let fits = |line: &&Value| fields.iter().all(|(name, value)| line[name] == *value);
         self.told.wait(&wanted.to_string(), |told| told.iter().find(fits).cloned())
     }
 
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
@@ -58,7 +67,7 @@ impl Drop for Echo {
 }
 
 /// A port that stays free while the bridge is gone: none that the system gives to connections.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let mut random = Random::from_env("LOGCABIN_E2E_SEED");
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let ports = std::iter::repeat_with(|| 20_000 + random.between(0, 10_000) as u16);
@@ -66,12 +75,13 @@ fn free_port() -> u16 {
 }
 
 /// As mautrix writes it for its bridges.
-fn registration(port: u16) -> String {
+pub(crate) fn registration(server_name: &str, port: u16) -> String {
+    let server_name = server_name.replace('.', "\\.");
     format!(
         "id: echo\nas_token: as-echo\nhs_token: hs-echo\nnamespaces:\n    users:\n    - \
-         exclusive: true\n      regex: ^@echo_.*:e2e\\.test$\n    - exclusive: true\n      \
-         regex: ^@echobot:e2e\\.test$\n    aliases:\n    - exclusive: true\n      \
-         regex: ^#echo_.*:e2e\\.test$\nurl: http://localhost:{port}\nsender_localpart: \
+         exclusive: true\n      regex: ^@echo_.*:{server_name}$\n    - exclusive: true\n      \
+         regex: ^@echobot:{server_name}$\n    aliases:\n    - exclusive: true\n      \
+         regex: ^#echo_.*:{server_name}$\nurl: http://localhost:{port}\nsender_localpart: \
          echobot\nrate_limited: false\nde.sorunome.msc2409.push_ephemeral: true\n\
          push_ephemeral: true\n"
     )
@@ -143,11 +153,11 @@ async fn a_mautrix_bridge_makes_ghosts_and_echoes_what_it_hears_over_restarts() 
     let port = free_port();
     let directory = TempDir::new().expect("a temporary directory");
     let file = directory.path().join("registration.yaml");
-    std::fs::write(&file, registration(port)).expect("a file can be written");
+    std::fs::write(&file, registration(SERVER, port)).expect("a file can be written");
     let file = file.display().to_string();
     let mut server = TestServer::start_with(&[("LOGCABIN_APPSERVICES_FILES", &file)]).await;
     let ann = server.register("ann").await;
-    let echo = Echo::start(&python, &server.base(), port);
+    let echo = Echo::start(&python, (SERVER, &server.base()), port);
     let ready = echo.tells(&json!({ "event": "ready" }));
     assert_eq!(ready["user_id"], "@echobot:e2e.test");
 
@@ -201,14 +211,12 @@ async fn a_mautrix_bridge_makes_ghosts_and_echoes_what_it_hears_over_restarts() 
         missed.push(ann.send_text(&room_id, &text, &text).await);
     }
     server.restart().await;
-    let echo = Echo::start(&python, &server.base(), port);
+    let echo = Echo::start(&python, (SERVER, &server.base()), port);
     echo.tells(&json!({ "event": "ready" }));
     let last = missed.last().expect("something was said");
     let heard = json!({ "event": "heard", "event_id": last });
     echo.tells(&heard);
-    let heard: Vec<_> = echo.told().into_iter().filter(|told| told["event"] == "heard").collect();
-    let heard: Vec<_> = heard.iter().map(|told| told["event_id"].clone()).collect();
-    assert_eq!(json!(heard), json!(missed));
+    assert_eq!(echo.heard(), missed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,11 +228,11 @@ async fn a_mautrix_bridge_fetches_files_of_every_kind_and_its_ghost_sends_them_a
     let port = free_port();
     let directory = TempDir::new().expect("a temporary directory");
     let file = directory.path().join("registration.yaml");
-    std::fs::write(&file, registration(port)).expect("a file can be written");
+    std::fs::write(&file, registration(SERVER, port)).expect("a file can be written");
     let file = file.display().to_string();
     let server = TestServer::start_with(&[("LOGCABIN_APPSERVICES_FILES", &file)]).await;
     let ann = server.register("ann").await;
-    let echo = Echo::start(&python, &server.base(), port);
+    let echo = Echo::start(&python, (SERVER, &server.base()), port);
     echo.tells(&json!({ "event": "ready" }));
     let options = json!({ "preset": "private_chat", "invite": [GHOST] });
     let room_id = ann.create_room(options).await;

@@ -28,6 +28,7 @@ mod past_rules;
 mod peer;
 mod poison;
 mod policy;
+mod postgresql;
 mod proxied;
 mod refusals;
 mod requests;

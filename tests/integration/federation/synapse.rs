@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::{fs, thread};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::authority::Authority;
 use crate::harness::{Http, User, free_address, runs, until};
 
-/// A running Synapse, with SQLite, TLS of its own, and an authority that it trusts.
+/// A running Synapse, with TLS of its own, and an authority that it trusts. Its database is SQLite
+/// unless it was told another.
 pub(super) struct Synapse {
     pub(super) name: String,
     pub(super) address: SocketAddr,
@@ -34,11 +35,35 @@ pub(super) fn python() -> Result<PathBuf, String> {
     }
 }
 
+/// Removes the locks that a Synapse has.
+const UNLOCK: &str = "import json
+database = json.load(open('homeserver.yaml'))['database']
+if database['name'] == 'sqlite3':
+    import sqlite3
+    db = sqlite3.connect(database['args']['database'])
+    tables = \"SELECT name FROM sqlite_master WHERE type = 'table'\"
+else:
+    import psycopg2
+    args = {name: value for name, value in database['args'].items() if not name.startswith('cp_')}
+    db = psycopg2.connect(**args)
+    tables = \"SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'\"
+cursor = db.cursor()
+cursor.execute(tables)
+for name, in cursor.fetchall():
+    if name.endswith('_locks'):
+        cursor.execute(f'DELETE FROM {name}')
+db.commit()";
+
 impl Synapse {
     pub(super) async fn start(python: &Path, authority: &Authority) -> Self {
+        Self::start_with(python, authority, &json!({})).await
+    }
+
+    /// One with these settings, too.
+    pub(super) async fn start_with(python: &Path, authority: &Authority, settings: &Value) -> Self {
         let address = free_address();
         let name = format!("localhost:{}", address.port());
-        Self::start_as(python, authority, name, address).await
+        Self::launch(python, authority, (name, address), settings).await
     }
 
     /// A Synapse of this name that listens there.
@@ -47,6 +72,15 @@ impl Synapse {
         authority: &Authority,
         name: String,
         address: SocketAddr,
+    ) -> Self {
+        Self::launch(python, authority, (name, address), &json!({})).await
+    }
+
+    pub(super) async fn launch(
+        python: &Path,
+        authority: &Authority,
+        (name, address): (String, SocketAddr),
+        settings: &Value,
     ) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let clients = free_address();
@@ -71,7 +105,7 @@ impl Synapse {
             })
         };
         // YAML is a superset of JSON.
-        let config = json!({
+        let mut config = json!({
             "server_name": name,
             "pid_file": here("pid"),
             "listeners": [listener(address, true, "federation"), listener(clients, false, "client")],
@@ -106,6 +140,9 @@ impl Synapse {
             "rc_login": { "address": unlimited, "account": unlimited },
             "rc_message": unlimited, "rc_registration": unlimited, "rc_room_creation": unlimited,
         });
+        for (name, value) in settings.as_object().expect("settings") {
+            config[name] = value.clone();
+        }
         fs::write(here("homeserver.yaml"), config.to_string()).expect("a file");
         fs::write(here("log.yaml"), log.to_string()).expect("a file");
         let python = python.to_owned();
@@ -126,13 +163,7 @@ impl Synapse {
     /// Starts it, perhaps after it has been killed.
     pub(super) async fn run(&mut self) {
         // The locks of a Synapse that was killed stand in the way of the next one for two minutes.
-        let unlock = "import sqlite3; db = sqlite3.connect('synapse.db')
-tables = [name for name, in db.execute(\"SELECT name FROM sqlite_master WHERE type = 'table'\")]
-[db.execute(f'DELETE FROM {name}') for name in tables if name.endswith('_locks')]
-db.commit()";
-        let mut python = Command::new(&self.python);
-        let unlocked = python.args(["-c", unlock]).current_dir(self.directory.path()).status();
-        assert!(unlocked.is_ok_and(|status| status.success()), "the locks cannot be removed");
+        self.script(UNLOCK);
         let mut command = self.command();
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.child = Some(child.expect("Synapse runs"));
@@ -141,6 +172,13 @@ db.commit()";
             self.http().try_request("GET", versions, None, None).await.is_ok()
         })
         .await;
+    }
+
+    /// Runs a script in its directory, by its Python.
+    pub(super) fn script(&self, script: &str) {
+        let mut python = Command::new(&self.python);
+        let run = python.args(["-c", script]).current_dir(self.directory.path()).status();
+        assert!(run.is_ok_and(|status| status.success()), "it failed: {script}");
     }
 
     pub(super) fn kill(&mut self) {

@@ -1,6 +1,7 @@
 //! Tools that tests need besides Rust, found or reported as missing, and the output of programs.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
@@ -82,6 +83,14 @@ pub(crate) fn prometheus() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What is to be loaded into a program so that its clock is another (Debian's `faketime`).
+pub(crate) fn faketime() -> Option<OsString> {
+    let shown =
+        Command::new("faketime").args(["-f", "2033-01-01 00:00:00", "env"]).output().ok()?;
+    let shown = String::from_utf8(shown.stdout).ok()?;
+    shown.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).map(OsString::from)
 }
 
 /// A key and a certificate for `localhost`, in PEM, signed by itself.

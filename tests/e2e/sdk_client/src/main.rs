@@ -4,13 +4,14 @@
 mod encryption;
 mod oauth;
 
-use std::{collections::HashMap, env, sync::Arc, time::Duration};
+use std::{collections::HashMap, env, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow};
 use eyeball_im::Vector;
 use futures_util::{StreamExt as _, pin_mut};
 use matrix_sdk::{
     Client, Room,
+    authentication::matrix::MatrixSession,
     config::RequestConfig,
     encryption::verification::SasVerification,
     ruma::{
@@ -48,19 +49,23 @@ struct Driver {
     comparisons: HashMap<String, SasVerification>,
     /// A login with a QR code under way.
     qr: Option<oauth::Qr>,
+    /// Where everything is kept, if it is to be.
+    store: Option<PathBuf>,
 }
 
 impl Driver {
-    async fn new(address: &str) -> Result<Self> {
-        let client = Client::builder()
+    async fn new(address: &str, store: Option<PathBuf>) -> Result<Self> {
+        let mut builder = Client::builder()
             .homeserver_url(address)
             .sliding_sync_version_builder(matrix_sdk::sliding_sync::VersionBuilder::DiscoverNative)
             // A server that restarts is to be met as it is, not waited for in here.
-            .request_config(RequestConfig::new().retry_limit(1))
-            .build()
-            .await?;
+            .request_config(RequestConfig::new().retry_limit(1));
+        if let Some(store) = &store {
+            builder = builder.sqlite_store(store, None);
+        }
+        let client = builder.build().await?;
         let (timelines, comparisons) = (HashMap::new(), HashMap::new());
-        Ok(Self { client, sync: None, timelines, comparisons, qr: None })
+        Ok(Self { client, sync: None, timelines, comparisons, qr: None, store })
     }
 
     async fn run(&mut self, command: &str, arguments: &Value) -> Result<Value> {
@@ -72,6 +77,13 @@ impl Driver {
             "login" => {
                 let auth = self.client.matrix_auth();
                 auth.login_username(text("user")?, PASSWORD).send().await?;
+                self.keep_session()?;
+                self.who_am_i()
+            }
+            "restore" => {
+                let kept = fs::read(self.session_file().context("there is no store")?)?;
+                let session: MatrixSession = serde_json::from_slice(&kept)?;
+                self.client.restore_session(session).await?;
                 self.who_am_i()
             }
             "start" => self.start().await,
@@ -120,6 +132,17 @@ impl Driver {
         self.client.get_room(&room_id).context("the client does not know this room")
     }
 
+    /// The SDK leaves it to the program to keep the tokens.
+    fn session_file(&self) -> Option<PathBuf> {
+        self.store.as_ref().map(|store| store.join("session.json"))
+    }
+
+    fn keep_session(&self) -> Result<()> {
+        let Some(file) = self.session_file() else { return Ok(()) };
+        let session = self.client.matrix_auth().session().context("not logged in")?;
+        Ok(fs::write(file, serde_json::to_vec(&session)?)?)
+    }
+
     fn who_am_i(&self) -> Result<Value> {
         let user_id = self.client.user_id().context("not logged in")?;
         Ok(json!({ "user_id": user_id, "device_id": self.client.device_id() }))
@@ -131,6 +154,7 @@ impl Driver {
         request.password = Some(PASSWORD.to_owned());
         request.auth = Some(uiaa::AuthData::Dummy(uiaa::Dummy::new()));
         self.client.matrix_auth().register(request).await?;
+        self.keep_session()?;
         self.who_am_i()
     }
 
@@ -247,8 +271,8 @@ fn bodies(items: &Vector<Arc<TimelineItem>>) -> Vec<String> {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<()> {
-    let address = env::args().nth(1).context("the only argument is the server's address")?;
-    let mut driver = Driver::new(&address).await?;
+    let address = env::args().nth(1).context("the first argument is the server's address")?;
+    let mut driver = Driver::new(&address, env::args_os().nth(2).map(PathBuf::from)).await?;
     let mut lines = BufReader::new(stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         let arguments: Value = serde_json::from_str(&line)?;

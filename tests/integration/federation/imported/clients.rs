@@ -1,87 +1,15 @@
-//! A Synapse becomes a Logcabin: its clients go on with the stores and tokens that they have, and
-//! so do the rooms that it shares with others.
+//! Clients that run all the time, and one on another homeserver.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Output;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::Authority;
-use super::synapse::Synapse;
-use super::with_synapse::both;
+use super::super::with_synapse::both;
+use super::{finished_without_a_difference, imported, refused, seen, settings, texts};
 use crate::clients::{Client, Tools, assert_every_request_was_known, meet, say, text};
 use crate::encryption::{Device, Sdk, until};
-use crate::harness::nodes::FEDERATION_BIND;
-use crate::harness::{
-    Direction, TestServer, User, encode, refused_start_on, run_logcabin, skip, until as until_so,
-};
-
-/// Runs `logcabin import-synapse`.
-fn import(what: &str, synapse: &Synapse, data_dir: Option<&Path>, more: &[&str]) -> Output {
-    let config = synapse.config().display().to_string();
-    let mut line = vec!["import-synapse", what, "--config", &config];
-    let data_dir = data_dir.map(|path| path.display().to_string());
-    if let Some(data_dir) = &data_dir {
-        line.extend(["--data-dir", data_dir]);
-    }
-    line.extend(more);
-    run_logcabin(line)
-}
-
-/// The same, which must work; what it printed.
-#[track_caller]
-fn imported(what: &str, synapse: &Synapse, data_dir: Option<&Path>, more: &[&str]) -> String {
-    let output = import(what, synapse, data_dir, more);
-    let said = String::from_utf8_lossy(&output.stderr);
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{what}: {said}{printed}");
-    printed
-}
-
-/// The same, which must be refused; why.
-#[track_caller]
-fn refused(what: &str, synapse: &Synapse, data_dir: &Path, more: &[&str]) -> String {
-    let output = import(what, synapse, Some(data_dir), more);
-    assert!(!output.status.success(), "{what} was not refused");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// The settings of the server that takes over.
-fn settings(authority: &Authority, synapse: &Synapse) -> Vec<(&'static str, String)> {
-    let (key, certificate) = authority.certify("taken-over");
-    let path = |path: std::path::PathBuf| path.display().to_string();
-    vec![
-        ("LOGCABIN_SERVER_NAME", synapse.name.clone()),
-        ("LOGCABIN_FEDERATION_ENABLED", "true".to_owned()),
-        (FEDERATION_BIND, synapse.address.to_string()),
-        ("LOGCABIN_FEDERATION_CERTIFICATE", path(certificate)),
-        ("LOGCABIN_FEDERATION_CERTIFICATE_KEY", path(key)),
-        ("LOGCABIN_FEDERATION_CA", path(authority.certificate())),
-        ("LOGCABIN_OUTBOUND_CERTIFICATES", path(authority.certificate())),
-        ("LOGCABIN_FEDERATION_ALLOWED_NETWORKS", "127.0.0.0/8,::1".to_owned()),
-    ]
-}
-
-/// What a sync from the start says of a room: unread messages, and the room's account data.
-async fn seen(user: &User, room_id: &str) -> (Value, Value) {
-    let synced = user.request("GET", "/sync", None).await.ok();
-    let room = &synced["rooms"]["join"][room_id];
-    let mut data = room["account_data"]["events"].as_array().cloned().unwrap_or_default();
-    data.sort_by_key(|event| event["type"].to_string());
-    (room["unread_notifications"].clone(), data.into())
-}
-
-/// The texts of the last messages of a room, oldest first.
-async fn texts(user: &User, room_id: &str) -> Vec<String> {
-    let page = user.messages(room_id, None, None, Direction::Back, 100).await;
-    let events = page["chunk"].as_array().cloned().unwrap_or_default();
-    let texts = events.iter().filter_map(|event| event["content"]["body"].as_str());
-    let mut texts: Vec<String> = texts.map(str::to_owned).collect();
-    texts.reverse();
-    texts
-}
+use crate::harness::{TestServer, encode, refused_start_on, skip, until as until_so};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clients_of_a_synapse_go_on_with_what_they_have() {
@@ -152,10 +80,7 @@ async fn the_clients_of_a_synapse_go_on_with_what_they_have() {
     imported("copy", &synapse, Some(&data_dir), &[]);
     let why = refused_start_on(&data_dir, &[], &[]);
     assert!(why.contains("not finished"), "{why}");
-    imported("finish", &synapse, Some(&data_dir), &[]);
-    let compared = imported("compare", &synapse, Some(&data_dir), &["--json"]);
-    let compared: Value = serde_json::from_str(&compared).expect("JSON");
-    assert_eq!(compared["faults"], 0, "{compared:#}");
+    finished_without_a_difference(&synapse, &data_dir);
 
     // Somebody starts Synapse again: then this server does not start.
     let own = settings(&authority, &synapse);
@@ -223,41 +148,4 @@ async fn the_clients_of_a_synapse_go_on_with_what_they_have() {
     for client in [ann, bob.client, carol.client] {
         client.stop(&mut BTreeMap::new());
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rehearsal_of_a_move_leaves_synapse_and_others_alone() {
-    let Some((authority, other, synapse)) = both("rehearsal").await else { return };
-    let (ann, sam) = (synapse.register("ann").await, other.server.register("sam").await);
-    let room = ann.create_room(json!({ "preset": "public_chat" })).await;
-    let path = format!("/join/{}?via={}", encode(&room), encode(&synapse.name));
-    sam.request("POST", &path, Some(&json!({}))).await.ok();
-    ann.send_text(&room, "1", "before").await;
-
-    let directory = TempDir::new().expect("a temporary directory");
-    let data_dir = directory.path().join("rehearsal");
-    // Synapse runs all the time.
-    imported("copy", &synapse, Some(&data_dir), &[]);
-    imported("finish", &synapse, Some(&data_dir), &["--rehearsal"]);
-    let guard = format!("{}.moved-to-logcabin", synapse.config().display());
-    assert!(!Path::new(&guard).exists());
-    let why = refused_start_on(&data_dir, &[], &[]);
-    assert!(why.contains("is for rehearsals"), "{why}");
-
-    let mut own = settings(&authority, &synapse);
-    own.push(("LOGCABIN_OUTBOUND_REHEARSAL", "true".to_owned()));
-    let own: Vec<_> = own.iter().map(|(name, value)| (*name, &**value)).collect();
-    let server = TestServer::start_alone_with(&data_dir, &own).await;
-    let rehearsing = User { http: server.http(), ..ann.clone() };
-    assert!(texts(&rehearsing, &room).await.contains(&"before".to_owned()));
-    rehearsing.send_text(&room, "2", "only in the rehearsal").await;
-    // What is written on Synapse arrives as ever, and what was rehearsed never does.
-    ann.send_text(&room, "3", "on Synapse").await;
-    until_so("sam has what ann wrote", async || {
-        texts(&sam, &room).await.iter().any(|text| text == "on Synapse")
-    })
-    .await;
-    let told = texts(&sam, &room).await;
-    assert!(!told.contains(&"only in the rehearsal".to_owned()), "{told:?}");
-    drop(other.server);
 }
