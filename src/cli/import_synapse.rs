@@ -552,9 +552,10 @@ fn written_since(data_dir: &Path, end: u64) -> Result<u64, Failure> {
 
 impl Compare {
     fn run(&self) -> Result<ExitCode, Failure> {
-        let mut source = self.place.settings()?.open()?;
+        let settings = self.place.settings()?;
+        let (mut source, media) = (settings.open()?, Some(settings.media()));
         let extent = Extent { users: self.users, rooms: self.rooms };
-        let compared = compare::compare(&mut *source, &self.data_dir, extent);
+        let compared = compare::compare(&mut *source, media, &self.data_dir, extent);
         // Opening the log may have made files.
         give_to_owner(&self.data_dir);
         let compared = compared?;

@@ -65,6 +65,9 @@ pub trait Source: Send {
     /// redactions change them. Unknown ids are left out.
     fn events(&mut self, event_ids: &[String]) -> Result<Slice, SourceError>;
 
+    /// The newest events of a room's timeline, the last one first, and no more than `most`.
+    fn newest(&mut self, room_id: &str, most: usize) -> Result<Vec<String>, SourceError>;
+
     /// The newest position in [`Section::Events`], to tell how far behind a reader is.
     fn head(&mut self) -> Result<i64, SourceError>;
 

@@ -422,6 +422,10 @@ impl facts::Source for Source {
         self.synapse.events(event_ids)
     }
 
+    fn newest(&mut self, room_id: &str, most: usize) -> Result<Vec<String>, SourceError> {
+        self.synapse.newest(room_id, most)
+    }
+
     fn head(&mut self) -> Result<i64, SourceError> {
         self.synapse.head()
     }

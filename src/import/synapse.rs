@@ -2,7 +2,9 @@
 
 mod context;
 mod events;
+mod late;
 mod left;
+mod newest;
 mod past;
 mod schema;
 mod sections;
@@ -19,7 +21,8 @@ use logcabin_base::clock::Clock;
 
 pub use self::settings::Settings;
 use self::{
-    context::Context, events::Places, past::Mark, sections::plans, settings::DatabaseSettings,
+    context::Context, events::Places, late::Mark as StreamMark, newest::Later, past::Mark,
+    sections::plans, settings::DatabaseSettings,
 };
 use crate::{
     ImportError,
@@ -47,6 +50,7 @@ pub struct Source {
     registrations: Vec<PathBuf>,
     places: Places,
     past: past::Left,
+    later: Option<Later>,
 }
 
 impl Source {
@@ -81,6 +85,7 @@ impl Source {
             registrations: settings.app_service_config_files.clone(),
             places: Places::of(settings.event_writers()),
             past: past::Left::default(),
+            later: None,
         })
     }
 
@@ -111,27 +116,42 @@ impl Source {
 
     /// The stream of events, or the outliers below its start.
     fn stream(&mut self, section: Section, after: &Cursor) -> Result<Slice, SourceError> {
-        let place = if after.is_start() {
-            0
+        let mut mark = if after.is_start() {
+            StreamMark::default()
         } else {
-            after.0.parse::<i64>().map_err(|_| SourceError::Cursor { section })?
+            StreamMark::parse(&after.0).ok_or(SourceError::Cursor { section })?
         };
         let now_ms = Clock::system().now_ms();
-        let (database, places) = (&mut *self.database, &mut self.places);
-        let run = if section == Section::Outliers {
-            past::outliers(database, places, place, now_ms)?
+        let (database, schema, places) = (&mut *self.database, &self.schema, &mut self.places);
+        let stopped = places.stopped;
+        let (run, late) = if section == Section::Outliers {
+            let run = past::outliers(database, places, mark.after, now_ms)?;
+            let holes = mark.holes.as_slice();
+            (run, stopped.then(|| late::below_zero(database, places, holes, true)))
         } else {
-            events::read(database, &self.schema, places, place, now_ms)?
+            let run = events::read(database, schema, places, mark.after, now_ms)?;
+            let holes = mark.holes.as_slice();
+            let late = || late::above_zero(database, schema, places, holes, now_ms);
+            (run, stopped.then(late))
         };
+        mark.after = run.end;
+        let (mut facts, mut bad) = (run.facts, run.bad);
+        if let Some(late) = late.transpose()? {
+            facts.splice(..0, late.facts);
+            bad.splice(..0, late.bad);
+            mark.holes.clear();
+        } else if !run.more {
+            mark.holes = late::with_new(database, schema, mark.holes, mark.after, now_ms)?;
+        }
         let partial = self.database.rows("SELECT room_id FROM partial_state_rooms", &[])?;
         let partial = partial.into_iter().filter_map(|mut row| match row.pop() {
             Some(Cell::Text(room_id)) => Some(room_id),
             _ => None,
         });
         let partial = Some(partial.collect());
-        let end = Cursor(run.end.to_string());
+        let end = Cursor(mark.text());
         let next = run.more.then(|| end.clone());
-        Ok(Slice { facts: run.facts, bad: run.bad, next, end, partial })
+        Ok(Slice { facts, bad, next, end, partial })
     }
 
     fn backfilled(&mut self, after: &Cursor) -> Result<Slice, SourceError> {
@@ -142,8 +162,21 @@ impl Source {
             serde_json::from_str(&after.0).map_err(|_| SourceError::Cursor { section })?
         };
         let now_ms = Clock::system().now_ms();
-        let (run, mark) =
+        let (mut mark, mut late) = (mark, None);
+        if self.places.stopped && mark.at.is_none() {
+            let holes = std::mem::take(&mut mark.holes);
+            let (database, places) = (&mut *self.database, &mut self.places);
+            late = Some(late::below_zero(database, places, &holes, false)?);
+        }
+        let (mut run, mut mark) =
             past::backfilled(&mut *self.database, &mut self.places, &mut self.past, mark, now_ms)?;
+        if let Some(late) = late {
+            run.facts.splice(..0, late.facts);
+            run.bad.splice(..0, late.bad);
+        } else if !run.more {
+            let (database, schema) = (&mut *self.database, &self.schema);
+            mark.holes = late::with_new(database, schema, mark.holes, mark.to, now_ms)?;
+        }
         // A mark is numbers and texts: it is JSON whatever it holds.
         let end = Cursor(serde_json::to_string(&mark).unwrap_or_default());
         let next = run.more.then(|| end.clone());
@@ -260,6 +293,19 @@ impl facts::Source for Source {
         self.at_once(|source| {
             let (facts, bad) = events::by_id(&mut *source.database, event_ids)?;
             Ok(Slice { facts, bad, ..Slice::default() })
+        })
+    }
+
+    fn newest(&mut self, room_id: &str, most: usize) -> Result<Vec<String>, SourceError> {
+        self.at_once(|source| {
+            let (database, places) = (&mut *source.database, &mut source.places);
+            let later = match source.later.take() {
+                Some(later) => later,
+                None => newest::later(database)?,
+            };
+            let newest = newest::of_room(database, places, &later, room_id, most);
+            source.later = Some(later);
+            newest
         })
     }
 

@@ -604,17 +604,7 @@ impl Client {
         Self::run(command, name)
     }
 
-    /// A client that keeps its keys and positions in this directory, over its end.
-    pub(crate) fn start_with_store(
-        mut command: Command,
-        (address, store): (&str, &Path),
-        name: &'static str,
-    ) -> Self {
-        command.arg(address).arg(store);
-        Self::run(command, name)
-    }
-
-    fn run(mut command: Command, name: &'static str) -> Self {
+    pub(crate) fn run(mut command: Command, name: &'static str) -> Self {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

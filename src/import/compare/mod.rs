@@ -205,12 +205,14 @@ struct Imported {
     at: Offset,
 }
 
-/// Compares a source with the log in a data directory that no server uses.
+/// Compares a source with the log in a data directory that no server uses. `media` is the source's
+/// directory of files.
 ///
 /// # Errors
 /// When one of the two cannot be read.
 pub fn compare(
     source: &mut dyn Source,
+    media: Option<&Path>,
     data_dir: &Path,
     extent: Extent,
 ) -> Result<Compared, ImportError> {
@@ -229,7 +231,7 @@ pub fn compare(
     let events = EventStore::new(Arc::clone(&log), CACHE_BYTES);
     let copy = Imported { state, events, at };
     let mut compared = Compared::default();
-    users::compare(source, &copy, extent.users, &mut compared)?;
+    users::compare(source, media, &copy, extent.users, &mut compared)?;
     rooms::compare(source, &copy, extent.rooms, &mut compared)?;
     drop(copy);
     log.close();

@@ -1,6 +1,6 @@
 //! Rooms: their state and members by event id, their last events, receipts, aliases.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use ruma::{OwnedUserId, RoomAliasId, RoomId};
 
@@ -14,7 +14,7 @@ use logcabin_state::{
 use super::{Compared, Imported, Reason, Subject, each, sample, unread};
 use crate::{
     ImportError,
-    facts::{Fact, Judged, Section, Source},
+    facts::{Fact, Section, Source},
 };
 
 /// How many of the last events are compared.
@@ -141,32 +141,17 @@ fn last_events(
     rooms: &BTreeSet<String>,
     compared: &mut Compared,
 ) -> Result<(), ImportError> {
-    let mut last: HashMap<String, VecDeque<String>> = HashMap::new();
-    each(source, Section::Events, |fact| {
-        let Fact::Event(event) = fact else { return Ok(()) };
-        if event.judged != Judged::Timeline || !rooms.contains(&event.room_id) {
-            return Ok(());
-        }
-        let of_room = last.entry(event.room_id).or_default();
-        if of_room.len() == LAST_EVENTS {
-            of_room.pop_front();
-        }
-        of_room.push_back(event.event_id);
-        Ok(())
-    })?;
-    let mut last: Vec<_> = last.into_iter().collect();
-    last.sort();
     let now_ms = Clock::system().now_ms();
     let reading = ReadOptions { at: copy.at, now_ms, stops: false };
-    for (room_id, theirs) in last {
-        let Some(room) = the_room(copy, &room_id) else { continue };
-        let (from, to) = (TimelinePosition::After(copy.at), TimelinePosition::After(Offset::ZERO));
-        let ours = room.walk_back(from, to, reading, theirs.len()).events;
+    for room_id in rooms {
+        let Some(room) = the_room(copy, room_id) else { continue };
+        let theirs = source.newest(room_id, LAST_EVENTS)?;
+        let ours = newest(&room, reading, theirs.len());
         let mut found = Ok(());
         // Newest first on both sides.
-        for (place, theirs) in theirs.iter().rev().enumerate() {
+        for (place, theirs) in theirs.iter().enumerate() {
             let ours = match ours.get(place) {
-                Some((offset, _)) => copy.events.get(*offset).map_err(unread)?,
+                Some(offset) => copy.events.get(*offset).map_err(unread)?,
                 None => None,
             };
             let ours = ours.map(|event| event.event_id.to_string());
@@ -179,9 +164,26 @@ fn last_events(
                 break;
             }
         }
-        compared.is(Subject::LastEvents, room_id, found);
+        compared.is(Subject::LastEvents, room_id.clone(), found);
     }
     Ok(())
+}
+
+/// The newest events of a room's timeline, without what was fetched from the past.
+fn newest(room: &Room, reading: ReadOptions, most: usize) -> Vec<Offset> {
+    let mut from = TimelinePosition::After(reading.at);
+    let mut newest = Vec::new();
+    while newest.len() < most {
+        let to = TimelinePosition::After(Offset::ZERO);
+        let walked = room.walk_back(from, to, reading, most).events;
+        let Some((_, last)) = walked.last() else { break };
+        from = *last;
+        let is_filled =
+            |at: &TimelinePosition| matches!(at, TimelinePosition::Within { passed: 1.., .. });
+        let came = walked.into_iter().filter(|(_, before)| !is_filled(before));
+        newest.extend(came.map(|(offset, _)| offset));
+    }
+    newest
 }
 
 fn receipts(

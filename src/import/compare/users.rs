@@ -1,6 +1,9 @@
 //! Users: accounts, sessions, profiles, account data, push rules, keys and their backups, files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde_json::Value;
@@ -20,6 +23,7 @@ const NO_SUCH_RULE: &str = "the server has the default rules of the specificatio
 
 pub(super) fn compare(
     source: &mut dyn Source,
+    files: Option<&Path>,
     copy: &Imported,
     number: Option<usize>,
     compared: &mut Compared,
@@ -48,7 +52,7 @@ pub(super) fn compare(
     one_time_keys(source, copy, &users, compared)?;
     cross_signing(source, copy, &users, compared)?;
     backups(source, copy, &users, compared)?;
-    media(source, copy, &users, compared)
+    media(source, files, copy, &users, compared)
 }
 
 /// A user's id, if today's grammar takes it. That an account is missing is said once.
@@ -415,6 +419,7 @@ fn backups(
 
 fn media(
     source: &mut dyn Source,
+    files: Option<&Path>,
     copy: &Imported,
     users: &BTreeSet<String>,
     compared: &mut Compared,
@@ -428,6 +433,9 @@ fn media(
             Some(_) => Ok(()),
             None if theirs.size.is_none() => {
                 Err(Reason::explained("it is not there", "nothing was uploaded"))
+            }
+            None if files.is_some_and(|files| !files.join(&theirs.path).is_file()) => {
+                Err(Reason::explained("it is not there", "its file is missing there"))
             }
             None => Err(Reason::fault("it is not there")),
         };

@@ -11,6 +11,7 @@ use crate::{
     ImportError,
     facts::{CurrentState, ForwardExtremity, Key, Origin},
 };
+use logcabin_record::Offset;
 
 /// How many rooms are named. All are counted.
 const NAMED: usize = 1000;
@@ -88,7 +89,7 @@ impl Writer<'_> {
         let wanted = self.known.events.get(&entry.event_id).map(|seen| seen.offset);
         let room = self.known.room(&entry.room_id);
         let held = room.and_then(|room| room.holder(&entry.event_type, &entry.state_key));
-        if wanted.is_some() && held == wanted {
+        if wanted.is_some() && (held == wanted || self.is_event(held, &entry.event_id)?) {
             return Ok(());
         }
         // An outlier that was later fetched from the past has two records.
@@ -106,6 +107,13 @@ impl Writer<'_> {
             self.differs(&line)?;
         }
         Ok(())
+    }
+
+    /// Whether a record has this event. Of an event that was an outlier and found its place in the
+    /// past there are two.
+    fn is_event(&mut self, record: Option<Offset>, event_id: &str) -> Result<bool, ImportError> {
+        let Some(record) = record else { return Ok(false) };
+        Ok(self.event_at(record)?.is_some_and(|event| event.event_id == event_id))
     }
 
     /// Ends the comparison of the states.

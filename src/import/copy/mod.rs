@@ -11,6 +11,7 @@
 mod changes;
 mod compare;
 mod convert;
+mod destinations;
 mod gaps;
 mod gather;
 mod index;

@@ -199,6 +199,7 @@ impl Writer<'_> {
         let none = KnownRoom::default();
         let room_id = ready.room_id.to_string();
         let deltas = self.deltas(&room_id, event)?;
+        let followed = self.followed(&facts.prev_events)?;
         let room = self.known.room(&room_id).unwrap_or(&none);
         let is_own =
             |id: &str| id.split_once(':').is_some_and(|(_, server)| self.own.as_str() == server);
@@ -209,10 +210,9 @@ impl Writer<'_> {
         let enters = !facts.prev_events.is_empty()
             && !follows_all(room, facts)
             && (room.tips.is_empty() || (is_own_join && room.here.is_empty()));
-        let prev: HashSet<&str> = facts.prev_events.iter().map(|id| id.as_str()).collect();
         let mut others: Vec<(u64, Extremity)> = Vec::new();
         if !enters {
-            for tip in room.tips.iter().filter(|tip| !prev.contains(&*tip.event_id)) {
+            for tip in room.tips.iter().filter(|tip| !followed.contains(&*tip.event_id)) {
                 if let Ok(event_id) = OwnedEventId::try_from(&*tip.event_id) {
                     others.push((tip.depth, Extremity { event_id, depth: tip.depth }));
                 }
@@ -265,6 +265,24 @@ impl Writer<'_> {
         };
         let origin_of_state = received.as_ref().map(|received| received.from.clone());
         self.write_event(origin, event, ready, received, (changes, origin_of_state))
+    }
+
+    /// What an event follows that names these as its predecessors: of one that was not accepted,
+    /// its own predecessors, too, as no other event will name them.
+    fn followed(&mut self, prev: &[OwnedEventId]) -> Result<HashSet<OwnedEventId>, ImportError> {
+        let mut followed = HashSet::new();
+        let mut next = prev.to_vec();
+        while let Some(event_id) = next.pop() {
+            let seen = self.known.events.get(event_id.as_str());
+            let is_aside = |status| matches!(status, Status::Aside | Status::Rejected);
+            if followed.insert(event_id)
+                && let Some(seen) = seen.filter(|seen| is_aside(seen.status))
+            {
+                let facts = self.facts_at(seen.offset)?;
+                next.extend(facts.into_iter().flat_map(|facts| facts.prev_events));
+            }
+        }
+        Ok(followed)
     }
 
     /// What must change in a room's state before the server enters it with an event.

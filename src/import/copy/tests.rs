@@ -4,8 +4,10 @@ mod accounts;
 mod changes;
 mod late;
 mod peers;
+pub(super) mod property;
 mod redactions;
 mod resume;
+mod rows;
 mod rules;
 mod states;
 
@@ -173,6 +175,11 @@ impl Source for Memory {
 
     fn events(&mut self, _: &[String]) -> Result<Slice, SourceError> {
         Ok(Slice::default())
+    }
+
+    fn newest(&mut self, _: &str, _: usize) -> Result<Vec<String>, SourceError> {
+        self.read.insert(Section::Events);
+        Ok(Vec::new())
     }
 
     fn head(&mut self) -> Result<i64, SourceError> {

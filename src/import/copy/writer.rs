@@ -151,6 +151,8 @@ impl<'a> Writer<'a> {
         &mut self,
         records: Vec<NewRecord>,
     ) -> Result<Result<Appended, Left>, ImportError> {
+        #[cfg(test)]
+        super::tests::property::before_records(records.len());
         let kinds: Vec<&'static str> = records.iter().map(|record| record.kind).collect();
         match self.log.append(records, self.progress.now_ms) {
             Ok(appended) => {

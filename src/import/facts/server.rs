@@ -80,8 +80,8 @@ pub struct DestinationRoom {
     pub newest: i64,
 }
 
-/// A change of the devices or keys of a user of this server, of which some other server has not been
-/// told.
+/// A change of the devices or keys of a user of this server, of which some other server has not
+/// been told.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceChange {
     pub user_id: String,

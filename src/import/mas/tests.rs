@@ -1,5 +1,5 @@
-//! A small database as the service has it, beside a Synapse of the same users: read from SQLite, and
-//! from PostgreSQL where that is installed.
+//! A small database as the service has it, beside a Synapse of the same users: read from SQLite,
+//! and from PostgreSQL where that is installed.
 
 mod server;
 
@@ -34,8 +34,8 @@ enum Kind {
     Postgresql,
 }
 
-/// SQL for one kind of database: `@U(7)` is a UUID, `@T(5)` a time in milliseconds, `@A(a b)` a list
-/// of texts, and `@X(…)` bytes in hex.
+/// SQL for one kind of database: `@U(7)` is a UUID, `@T(5)` a time in milliseconds, `@A(a b)` a
+/// list of texts, and `@X(…)` bytes in hex.
 fn sql(kind: Kind, text: &str) -> String {
     let mut made = String::new();
     let mut rest = text;
@@ -464,7 +464,7 @@ fn sessions_go_on(both: &Both) {
     let grant = state.oauth.grant_of_session(own.session).expect("its grant");
     assert_eq!((&*grant.client_id, grant.device_id.is_some()), (PERSONAL, true));
     assert!(state.oauth.client(&ulid_of(51)).is_some_and(|client| client.secret.is_some()));
-    let compared = compare(&mut both.source(), data.path(), Extent::default())
+    let compared = compare(&mut both.source(), None, data.path(), Extent::default())
         .unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(compared.faults, 0, "{:#?}", compared.differences);
 }

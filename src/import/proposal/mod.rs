@@ -1,5 +1,5 @@
-//! A `logcabin.toml` that does what a `homeserver.yaml` did, and what the `mas.yaml` of a service beside
-//! it did, as far as there are settings for it.
+//! A `logcabin.toml` that does what a `homeserver.yaml` did, and what the `mas.yaml` of a service
+//! beside it did, as far as there are settings for it.
 //! What has none is named in it, each with what that means.
 //!
 //! It is a proposal: whoever runs the server reads it, and keeps what is right.

@@ -61,7 +61,7 @@ pub(super) struct Places {
     /// Up to where, and down to where, the later places were read.
     known: Option<(i64, i64)>,
     /// Holes in the stream, by the place before them, and when they were met.
-    holes: BTreeMap<i64, Instant>,
+    pub(super) holes: BTreeMap<i64, Instant>,
     /// The same for what was fetched from the past.
     pub(super) holes_below: BTreeMap<i64, Instant>,
     /// The names of the processes that write events.

@@ -6,7 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::events::{self, Places, Run, Wanted};
+use super::{
+    events::{self, Places, Run, Wanted},
+    late::Hole,
+};
 use crate::{
     facts::SourceError,
     sql::database::{Cell, Database},
@@ -19,14 +22,17 @@ pub(super) struct Mark {
     /// Places from here up were read before.
     from: i64,
     /// Places below this one are read another time.
-    to: i64,
+    pub(super) to: i64,
     /// The last event that was told, if not all of them were.
-    at: Option<At>,
+    pub(super) at: Option<At>,
+    /// Places that were passed by.
+    #[serde(default)]
+    pub(super) holes: Vec<Hole>,
 }
 
 /// An event among those of all rooms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct At {
+pub(super) struct At {
     room: String,
     depth: i64,
     place: i64,

@@ -1,6 +1,11 @@
 //! Small databases as Synapse has them, with what real ones have gone through.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
@@ -384,6 +389,74 @@ fn events_come_in_their_order_with_what_became_of_them() {
     let (facts, bad, _) = all(&mut source, Section::Backfilled);
     let past = facts.iter().map(|fact| event(fact).event_id.as_str()).collect::<Vec<_>>();
     assert_eq!((past, bad.len()), (vec!["$past", "$earlier"], 0));
+}
+
+#[test]
+fn what_is_written_late_comes_when_synapse_has_stopped() {
+    let synapse = Synapse::new();
+    let now_ms = Clock::system().now_ms();
+    let recent = || synapse.run(&format!("UPDATE events SET received_ts = {now_ms}"));
+    for (place, id) in [(1, "$one"), (4, "$four"), (-1, "$past"), (-5, "$before")] {
+        synapse.event(place, id, None, "{}", false);
+    }
+    recent();
+    let mut source = synapse.source();
+    let long = limits::SOURCE_HOLE_PATIENCE + Duration::from_secs(1);
+    let met = Instant::now().checked_sub(long).expect("the machine has been up for a minute");
+    let sections = [Section::Events, Section::Outliers, Section::Backfilled];
+    let passed = sections.map(|section| {
+        // The reader has waited for what is missing.
+        source.places.holes.insert(1, met);
+        source.places.holes_below.insert(1, met);
+        let slice = source.read(section, &Cursor::START).expect("a slice");
+        (slice.facts.len(), slice.end)
+    });
+    assert_eq!(passed.each_ref().map(|(facts, _)| *facts), [2, 0, 2]);
+    synapse.event(3, "$late", None, "{}", false);
+    synapse.event(-2, "$late past", None, "{}", false);
+    synapse.event(-4, "$late outlier", None, "{}", true);
+    synapse.run(
+        "INSERT INTO current_state_delta_stream
+            VALUES (2, '!r:a.example', 'm.x', '', '$late', NULL)",
+    );
+    recent();
+    synapse.event(5, "$five", None, "{}", false);
+    let tail = |source: &mut Source| {
+        let read = sections.iter().zip(&passed).flat_map(|(section, (_, end))| {
+            let slice = source.read(*section, end).expect("a slice");
+            slice.facts.into_iter().map(|told| match told.fact {
+                Fact::Event(event) => event.event_id,
+                Fact::StateDelta(delta) => format!("state {}", delta.stream),
+                other => panic!("{other:?}"),
+            })
+        });
+        read.collect::<Vec<_>>()
+    };
+    assert_eq!(tail(&mut source), ["$five"]);
+    source.stopped();
+    let late = ["state 2", "$late", "$five", "$late outlier", "$late past"];
+    assert_eq!(tail(&mut source), late);
+}
+
+#[test]
+fn the_newest_events_of_a_room_are_told_newest_first() {
+    let synapse = Synapse::new();
+    for place in 1..10 {
+        let marks = if place % 4 == 0 { r#"{"soft_failed": true}"# } else { "{}" };
+        synapse.event(place, &format!("${place}"), None, marks, place == 6);
+    }
+    synapse.event(-1, "$past", None, "{}", false);
+    synapse.run(
+        "UPDATE events SET room_id = '!other:a.example' WHERE stream_ordering = 9;
+         INSERT INTO rejections VALUES ('$3', 'auth_error', '');
+         INSERT INTO ex_outlier_stream VALUES (20, '$1', 5), (-2, '$2', 5)",
+    );
+    let mut source = synapse.source();
+    let all = ["$1", "$7", "$5"];
+    for most in 1..5 {
+        let newest = source.newest("!r:a.example", most).expect("events");
+        assert_eq!(newest, all[..most.min(all.len())]);
+    }
 }
 
 #[test]

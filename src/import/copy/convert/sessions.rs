@@ -57,8 +57,8 @@ impl Granted {
 pub(in crate::copy) type Grants = BTreeMap<String, Granted>;
 
 /// A grant without what this server does not grant, and the device that its client is. A client
-/// that may use the API without a device becomes one that is named as the grant is: here, the API is
-/// for devices.
+/// that may use the API without a device becomes one that is named as the grant is: here, the API
+/// is for devices.
 pub(in crate::copy) fn scope_of(grant: &facts::OauthGrant) -> Result<Scope, Left> {
     let parsed = match Scope::parse(&grant.scope) {
         Err(InvalidScope::NoDevice) => {

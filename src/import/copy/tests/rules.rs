@@ -228,7 +228,7 @@ fn all_that_comes_along_is_compared_or_said_not_to_be() {
     let (mut source, ..) = made(&[]);
     finish_in(dir.path(), &mut source).unwrap();
     source.read.clear();
-    compare(&mut source, dir.path(), Extent::default()).unwrap();
+    compare(&mut source, None, dir.path(), Extent::default()).unwrap();
     let said = NOT_COMPARED.iter().flat_map(|(sections, _)| sections.iter().copied());
     let said: BTreeSet<Section> = said.collect();
     let both: Vec<_> = said.intersection(&source.read).collect();

@@ -1,5 +1,5 @@
-//! Clients, sessions and their tokens. Sessions that have ended are left out, and so are tokens that
-//! were revoked or exchanged.
+//! Clients, sessions and their tokens. Sessions that have ended are left out, and so are tokens
+//! that were revoked or exchanged.
 
 use serde_json::{Map, Value, json};
 

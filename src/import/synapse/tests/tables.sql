@@ -71,13 +71,13 @@ CREATE TABLE remote_media_cache (media_origin TEXT, media_id TEXT, media_type TE
 
 CREATE TABLE server_signature_keys (server_name TEXT, key_id TEXT, from_server TEXT, ts_added_ms BIGINT, verify_key BYTEA, ts_valid_until_ms BIGINT);
 CREATE TABLE server_keys_json (server_name TEXT NOT NULL, key_id TEXT NOT NULL, from_server TEXT NOT NULL, ts_added_ms BIGINT NOT NULL, ts_valid_until_ms BIGINT NOT NULL, key_json BYTEA NOT NULL);
+CREATE TABLE device_lists_changes_in_room (user_id TEXT NOT NULL, device_id TEXT NOT NULL, room_id TEXT NOT NULL, stream_id BIGINT NOT NULL, converted_to_destinations BOOLEAN NOT NULL);
+CREATE TABLE device_lists_outbound_pokes (destination TEXT NOT NULL, stream_id BIGINT NOT NULL, user_id TEXT NOT NULL, device_id TEXT NOT NULL, sent BOOLEAN NOT NULL, ts BIGINT);
 CREATE TABLE device_lists_remote_cache (user_id TEXT NOT NULL, device_id TEXT NOT NULL, content TEXT NOT NULL);
 CREATE TABLE device_lists_remote_extremeties (user_id TEXT NOT NULL, stream_id TEXT NOT NULL);
 CREATE TABLE device_lists_remote_resync (user_id TEXT NOT NULL, added_ts BIGINT NOT NULL);
 CREATE TABLE destinations (destination TEXT PRIMARY KEY, retry_last_ts BIGINT, retry_interval INTEGER, failure_ts BIGINT, last_successful_stream_ordering BIGINT);
 CREATE TABLE destination_rooms (destination TEXT NOT NULL, room_id TEXT NOT NULL, stream_ordering BIGINT NOT NULL);
-CREATE TABLE device_lists_outbound_pokes (destination TEXT NOT NULL, stream_id BIGINT NOT NULL, user_id TEXT NOT NULL, device_id TEXT NOT NULL, sent BOOLEAN NOT NULL);
-CREATE TABLE device_lists_changes_in_room (user_id TEXT NOT NULL, device_id TEXT NOT NULL, room_id TEXT NOT NULL, stream_id BIGINT NOT NULL, converted_to_destinations BOOLEAN NOT NULL);
 CREATE TABLE application_services_state (as_id TEXT PRIMARY KEY NOT NULL, state VARCHAR(5));
 CREATE TABLE appservice_stream_position (stream_ordering BIGINT);
 CREATE TABLE application_services_txns (as_id TEXT NOT NULL, txn_id INTEGER NOT NULL, event_ids TEXT NOT NULL);

@@ -76,8 +76,9 @@ impl Describe for ImportBegin {
 impl Describe for ImportEnd {
     fn describe(self, _: &Record, who: String) -> ActorAndText {
         let Self { source, digest, read, left, differing_rooms, .. } = self;
-        let (rows, left) =
-            (read.values().sum::<u64>(), left.iter().map(|of| of.count).sum::<u64>());
+        // The counts are what a record says, whoever wrote it.
+        let rows = read.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
+        let left = left.iter().fold(0_u64, |sum, of| sum.saturating_add(of.count));
         let digest = digest.to_string();
         let mut text = format!(
             "completed the import from {}: {rows} row(s) read, digest {}…, {left} left out",

@@ -1,5 +1,5 @@
-//! What stands beside a server: bridges, and another Synapse. The server runs with the configuration
-//! that the import has proposed.
+//! What stands beside a server: bridges, and another Synapse. The server runs with the
+//! configuration that the import has proposed.
 
 use std::collections::BTreeSet;
 

@@ -35,7 +35,7 @@ impl Stored {
 
     /// `how` is `register`, or `restore` for one that goes on with its store.
     fn start(self, (base, store): (&str, &Path), name: &'static str, how: &str) -> Device {
-        let (command, user) = match self {
+        let (mut command, user) = match self {
             Self::Nio => {
                 let python = tools::python_of_programs("vodozemac").expect("it was there");
                 let mut command = Command::new(python);
@@ -45,7 +45,8 @@ impl Stored {
             Self::Rust => (Command::new(Client::sdk_program().expect("it was there")), "ruth"),
         };
         std::fs::create_dir_all(store).expect("a directory");
-        let client = Client::start_with_store(command, (base, store), name);
+        command.arg(base).arg(store);
+        let client = Client::run(command, name);
         let given = if how == "restore" { json!({}) } else { json!({ "user": user }) };
         let answer = client.ok(how, given);
         let (user_id, device_id) = (text(&answer, "user_id"), text(&answer, "device_id"));
