@@ -81,6 +81,12 @@ async fn seen(user: &User, room_id: &str) -> (Value, Value) {
     (room["unread_notifications"].clone(), data.into())
 }
 
+/// The version of a user's key backup, and how many keys are in it.
+async fn backup(user: &User) -> (Value, Value) {
+    let about = user.request("GET", "/room_keys/version", None).await.ok();
+    (about["version"].clone(), about["count"].clone())
+}
+
 /// The texts of the last messages of a room, oldest first.
 async fn texts(user: &User, room_id: &str) -> Vec<String> {
     let page = user.messages(room_id, None, None, Direction::Back, 100).await;

@@ -12,7 +12,7 @@ use super::super::Federated;
 use super::super::authority;
 use super::super::postgresql::Postgresql;
 use super::super::synapse::{self, Synapse};
-use super::{finished_without_a_difference, imported, settings, texts};
+use super::{backup, finished_without_a_difference, imported, settings, texts};
 use crate::clients::{Client, Tools, text};
 use crate::encryption::{Device, Sdk, until};
 use crate::harness::{TestServer, User, encode, skip, tools, until as until_so};
@@ -65,12 +65,6 @@ async fn unread(users: &[&User], room_id: &str) -> Vec<(String, Value)> {
         all.push((user.user_id.clone(), counts.into()));
     }
     all
-}
-
-/// The version of a user's key backup, and how many keys are in it.
-async fn backup(user: &User) -> (Value, Value) {
-    let about = user.request("GET", "/room_keys/version", None).await.ok();
-    (about["version"].clone(), about["count"].clone())
 }
 
 /// Three who read differently: one has read half, one is named, and one has muted the room.
