@@ -92,12 +92,6 @@ impl Writer<'_> {
         if wanted.is_some() && (held == wanted || self.is_event(held, &entry.event_id)?) {
             return Ok(());
         }
-        // An outlier that was later fetched from the past has two records.
-        if let (Some(_), Some(held)) = (wanted, held)
-            && self.event_at(held)?.is_some_and(|event| event.event_id == *entry.event_id)
-        {
-            return Ok(());
-        }
         of.differing += 1;
         if of.differing <= LISTED as u64 {
             let CurrentState { room_id, event_type, state_key, event_id, .. } = entry;
