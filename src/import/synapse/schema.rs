@@ -72,21 +72,14 @@ pub(super) fn unfinished(
     Ok(names.collect())
 }
 
-/// Background updates without which rows say something else than they mean, or are still there
-/// although they should be gone. The others make indexes, or fill tables that are not read.
-const NEEDED: [&str; 14] = [
+/// Background updates without which rows say something else than they mean. The others make
+/// indexes, fill tables that are not read, or delete what does no harm.
+const NEEDED: [&str; 7] = [
     "add_rooms_room_version_column",
-    "cleanup_device_federation_outbox",
-    "delete_account_data_for_deactivated_users",
-    "delete_e2e_backup_keys_for_deactivated_users",
     "delete_soft_failed_extremities",
     "event_fix_redactions_bytes",
     "events_populate_state_key_rejections",
     "populate_rooms_creator_column",
-    "remove_deactivated_pushers",
-    "remove_deleted_email_pushers",
-    "remove_stale_pushers",
-    "set_device_id_for_pushers",
     "user_threepids_grandfather",
     "users_set_deactivated_flag",
 ];
