@@ -121,6 +121,7 @@ fn exits(traps: &Traps, directory: &Path) -> Vec<(&'static str, String)> {
         ("LOGCABIN_EMAIL_SECURITY", "none".to_owned()),
         ("LOGCABIN_EMAIL_FROM", "logcabin@example.org".to_owned()),
         ("LOGCABIN_SMS_URL", http("text messages")),
+        ("LOGCABIN_REGISTRATION_OPEN", "true".to_owned()),
         ("LOGCABIN_REGISTRATION_REQUIRE", "captcha".to_owned()),
         ("LOGCABIN_CAPTCHA_PUBLIC_KEY", "key".to_owned()),
         ("LOGCABIN_CAPTCHA_SECRET_KEY_FILE", file("captcha", "secret")),
