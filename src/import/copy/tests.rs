@@ -473,7 +473,7 @@ fn made(steps: &[(u8, u8, usize, usize)]) -> (Memory, Vec<Made>, Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
     fn the_log_has_the_states_that_the_source_had(steps in steps(60)) {

@@ -236,7 +236,7 @@ fn assert_complete(rows: &Rows, dir: &Path, finished: &Finished) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
     fn a_random_database_comes_along_as_its_rows_say(seed in any::<u64>(), steps in 0..150_usize) {
