@@ -274,18 +274,8 @@ impl Move {
             return Err(why.into());
         }
         let mut source = settings.open()?;
-        let mut former = former_server(&place.config, &settings.synapse.yaml, &mut *source)?;
-        former.must_be_free_for(&data_dir)?;
-        if let Some(noted) = Former::read(&data_dir)? {
-            if noted.server_name != former.server_name || noted.keys != former.keys {
-                let (at, other) = (data_dir.display(), noted.server_name);
-                return Err(format!("{at} is for {other}, or for other keys of it").into());
-            }
-            if noted.stage == Stage::Undone {
-                return Err(former::FormerError::Undone(data_dir).into());
-            }
-            (former.stage, former.newest) = (noted.stage, noted.newest);
-        }
+        let former = former_server(&place.config, &settings.synapse.yaml, &mut *source)?;
+        let former = former.go_on(&data_dir)?;
         let proposal = settings.propose(&data_dir);
         Ok(Self { settings, data_dir, former, proposal })
     }

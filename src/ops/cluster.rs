@@ -18,6 +18,7 @@ use logcabin_log::{
     store::{OpenError, SledLog, SledOptions},
 };
 use logcabin_media::{shared_store::SharedStore as _, store};
+use logcabin_outside::exits;
 use logcabin_record::{
     Offset, Record,
     codec::{self, Frame},
@@ -86,8 +87,10 @@ pub async fn move_in(config: &Config) -> Result<MovedLog, ClusterError> {
         return refused("the log is already that of a node");
     }
     // After an import, a node serves without the notes in this directory.
-    former::depart(&config.server.data_dir, "a cluster began with this log")
+    former::note_departures(&config.server.data_dir)
         .map_err(|error| ClusterError::Refused(error.to_string()))?;
+    exits::leaves("a log that a cluster begins with")
+        .map_err(|error| ClusterError::Refused(format!("it cannot be noted: {error}")))?;
     let log = NatsLog::found(local, options).await?;
     let mut files = 0;
     if config.media.dir == MediaDir::Auto {

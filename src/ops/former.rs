@@ -20,12 +20,13 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::time::timeout;
 
-#[cfg(feature = "nats")]
-use logcabin_base::clock::Clock;
 use logcabin_base::{bodies::BodyBudget, disk, limits};
 use logcabin_config::Config;
 use logcabin_log::store::has_log;
-use logcabin_outside::outbound::{Outbound, Unanswered};
+use logcabin_outside::{
+    exits,
+    outbound::{Outbound, Unanswered},
+};
 
 pub use self::service::LoginService;
 
@@ -63,6 +64,8 @@ pub enum FormerError {
         .0.display()
     )]
     Undone(PathBuf),
+    #[error("{} is for {server_name}, or for other keys of it", data_dir.display())]
+    Other { data_dir: PathBuf, server_name: String },
     #[error(
         "{} is for rehearsals: what was written there is known to nobody else. Start it with \
          `--rehearsal`",
@@ -179,6 +182,25 @@ impl Former {
     /// When there is a note that cannot be read.
     pub fn read(data_dir: &Path) -> Result<Option<Self>, FormerError> {
         read(&data_dir.join(NOTE))
+    }
+
+    /// Goes on with the import that is noted in the data directory, if there is one.
+    ///
+    /// # Errors
+    /// When that one is of another server, or was undone, or another data directory has taken over.
+    pub fn go_on(mut self, data_dir: &Path) -> Result<Self, FormerError> {
+        if let Some(noted) = Self::read(data_dir)? {
+            if noted.server_name != self.server_name || noted.keys != self.keys {
+                let (data_dir, server_name) = (data_dir.to_owned(), noted.server_name);
+                return Err(FormerError::Other { data_dir, server_name });
+            }
+            if noted.stage == Stage::Undone {
+                return Err(FormerError::Undone(data_dir.to_owned()));
+            }
+            (self.id, self.stage, self.newest) = (noted.id, noted.stage, noted.newest);
+        }
+        self.must_be_free_for(data_dir)?;
+        Ok(self)
     }
 
     /// Notes it in the data directory.
@@ -492,7 +514,7 @@ pub(crate) fn is_for_rehearsals(data_dir: &Path) -> bool {
 }
 
 /// Where the first departure is noted.
-pub fn departure_file(data_dir: &Path) -> PathBuf {
+fn departure_file(data_dir: &Path) -> PathBuf {
     data_dir.join(DEPARTURE)
 }
 
@@ -513,17 +535,15 @@ pub fn departure(data_dir: &Path) -> Result<Option<(u64, String)>, FormerError> 
     Ok(Some((note["time_ms"].as_u64().unwrap_or_default(), what.to_owned())))
 }
 
-/// Notes that there is no way back, unless the server took over from nobody.
+/// Has the first departure noted, if the server of this data directory took over from another one.
 ///
 /// # Errors
-/// When that cannot be noted.
-#[cfg(feature = "nats")]
-pub(crate) fn depart(data_dir: &Path, what: &str) -> Result<(), FormerError> {
-    if Former::read(data_dir)?.is_none() || departure(data_dir)?.is_some() {
-        return Ok(());
+/// When there is a note that cannot be read.
+pub fn note_departures(data_dir: &Path) -> Result<(), FormerError> {
+    if Former::read(data_dir)?.is_some() {
+        exits::note_departure_in(departure_file(data_dir));
     }
-    let note = serde_json::json!({ "time_ms": Clock::system().now_ms(), "what": what });
-    write(&departure_file(data_dir), &note)
+    Ok(())
 }
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, FormerError> {
@@ -636,11 +656,18 @@ mod tests {
         }
         assert_eq!(Former::read(&one).unwrap(), Some(former.clone()));
         assert_eq!(Former::read(&two).unwrap(), None);
+        // A further command goes on with the same import, whatever it would have named a new one.
+        let further = Former { id: "new".to_owned(), stage: Stage::Copied, ..former.clone() };
+        assert_eq!(further.clone().go_on(&one).unwrap(), former);
+        assert!(matches!(further.clone().go_on(&two), Err(FormerError::TakenOver { .. })));
+        let other = Former { server_name: "other.example".to_owned(), ..further };
+        assert!(matches!(other.go_on(&one), Err(FormerError::Other { .. })));
         // A data directory may be moved. From then on, a copy at its former place is another one.
         let moved = dir.path().join("moved");
         fs::rename(&one, &moved).unwrap();
         let other = Former { id: "two".to_owned(), ..former.clone() };
         assert!(matches!(other.must_be_over(&moved), Err(FormerError::TakenOver { .. })));
+        assert_eq!(former.clone().go_on(&moved).unwrap(), former);
         former.must_be_over(&moved).unwrap();
         fs::create_dir(&one).unwrap();
         former.write(&one).unwrap();

@@ -4,7 +4,7 @@
 use logcabin_config::Config;
 use logcabin_engine::Engine;
 use logcabin_ops::former::{self, Former, FormerError};
-use logcabin_outside::{exits, outbound::Outbound};
+use logcabin_outside::outbound::Outbound;
 use logcabin_record::command::ImportSource;
 
 /// # Errors
@@ -20,8 +20,7 @@ pub(super) async fn admit(config: &Config, outbound: &Outbound) -> Result<(), Fo
     former.must_be_over(data_dir)?;
     former.must_be_silent(data_dir, outbound).await?;
     // Before anything can leave.
-    exits::note_departure_in(former::departure_file(data_dir));
-    Ok(())
+    former::note_departures(data_dir)
 }
 
 /// The same for its log, which may be here without the note: that of a restored backup, or of a

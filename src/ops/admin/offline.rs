@@ -20,7 +20,7 @@ use logcabin_log::{
     Log,
     store::{SledLog, SledOptions, has_log},
 };
-use logcabin_outside::{exits, outbound::Outbound};
+use logcabin_outside::outbound::Outbound;
 use logcabin_record::Origin;
 use logcabin_service::{last_seen::LastSeen, passwords::Passwords, policies};
 use logcabin_snapshot::{self as snapshot, StartedFrom};
@@ -60,7 +60,7 @@ fn on_data_dir<'a>(
             true => config.clone().for_rehearsal(),
             false => {
                 former::must_be_usable(data_dir).map_err(ActError::invalid)?;
-                exits::note_departure_in(former::departure_file(data_dir));
+                former::note_departures(data_dir).map_err(ActError::invalid)?;
                 config.clone()
             }
         };
