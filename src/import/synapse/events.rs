@@ -486,6 +486,41 @@ pub(super) fn completed(
     Ok(all.and_then(|all| all.into_iter().min()))
 }
 
+/// A place, as a number above zero, and when its event came, if that is known.
+pub(super) type Point = (i64, Option<i64>);
+
+/// The places that these queries give, each of at most `limit` rows from the end of its table,
+/// ascending; and from which one on all are known.
+pub(super) fn points(
+    database: &mut dyn Database,
+    queries: &[String],
+    parameters: &[Cell],
+    limit: usize,
+) -> Result<(Vec<Point>, i64), SourceError> {
+    let (mut points, mut known_from) = (Vec::<Point>::new(), 0);
+    for sql in queries {
+        let before = points.len();
+        database.query(sql, parameters, &mut |row| {
+            match row[..] {
+                [Cell::Int(place), Cell::Int(time)] => {
+                    points.push((place.saturating_abs(), Some(time)));
+                }
+                [Cell::Int(place), _] => points.push((place.saturating_abs(), None)),
+                _ => {}
+            }
+            true
+        })?;
+        // Of the places before the first one of a full list, only some are known.
+        if points.len() - before >= limit {
+            known_from = points.last().map_or(0, |(place, _)| known_from.max(*place));
+        }
+    }
+    points.retain(|(place, _)| *place >= known_from);
+    points.sort_unstable();
+    points.dedup_by_key(|(place, _)| *place);
+    Ok((points, known_from))
+}
+
 /// The last place before which nothing can come any more. Places are ascending, and above zero.
 ///
 /// Synapse hands out the places before it writes. One that is missing may be written yet, unless
@@ -493,7 +528,7 @@ pub(super) fn completed(
 pub(super) fn settled(
     holes: &mut BTreeMap<i64, Instant>,
     (after, end): (i64, i64),
-    points: &[(i64, Option<i64>)],
+    points: &[Point],
     sure: Option<i64>,
     now_ms: u64,
 ) -> i64 {
@@ -524,12 +559,12 @@ pub(super) fn settled(
 mod tests {
     use std::{collections::BTreeMap, time::Duration};
 
-    use super::settled;
+    use super::{Point, settled};
     use logcabin_base::limits;
 
     const NOW_MS: u64 = 1_700_000_000_000;
 
-    fn points(places: &[i64], age_ms: u64) -> Vec<(i64, Option<i64>)> {
+    fn points(places: &[i64], age_ms: u64) -> Vec<Point> {
         let received = i64::try_from(NOW_MS - age_ms).ok();
         places.iter().map(|place| (*place, received)).collect()
     }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use super::events::{self, Places, Run, Wanted};
+use super::events::{self, Places, Point, Run, Wanted};
 use crate::{
     facts::{Fact, Key, SourceError},
     sql::{
@@ -82,42 +82,25 @@ fn points(
     database: &mut dyn Database,
     schema: &Schema,
     end: i64,
-) -> Result<Vec<(i64, Option<i64>)>, SourceError> {
+) -> Result<Vec<Point>, SourceError> {
     let side = if end < 0 { ("<", ">=", "ASC") } else { (">", "<=", "DESC") };
-    let (mut points, mut known_from) = (Vec::new(), 0_i64);
-    for (table, place, time) in [
+    let tables = [
         ("events", "stream_ordering", "received_ts"),
         ("ex_outlier_stream", "event_stream_ordering", "NULL"),
         ("current_state_delta_stream", "stream_id", "NULL"),
-    ] {
-        if !schema.has(table) {
-            continue;
-        }
-        let (beyond, up_to, order) = side;
-        let sql = format!(
-            "SELECT {place}, {time} FROM {table} WHERE {place} {beyond} 0 AND {place} {up_to} $1
-             ORDER BY {place} {order} LIMIT {}",
-            LATE_PLACES
-        );
-        let before = points.len();
-        database.query(&sql, &[Cell::Int(end)], &mut |row| {
-            match row[..] {
-                [Cell::Int(place), Cell::Int(time)] => {
-                    points.push((place.saturating_abs(), Some(time)));
-                }
-                [Cell::Int(place), _] => points.push((place.saturating_abs(), None)),
-                _ => {}
-            }
-            true
-        })?;
-        // Of the places before the first one of a full list, only some are known.
-        if points.len() - before >= LATE_PLACES {
-            known_from = points.last().map_or(0, |(place, _)| known_from.max(*place));
-        }
-    }
-    points.retain(|(place, _)| *place >= known_from);
-    points.sort_unstable();
-    points.dedup_by_key(|(place, _)| *place);
+    ];
+    let queries = tables.into_iter().filter(|(table, ..)| schema.has(table));
+    let queries: Vec<String> = queries
+        .map(|(table, place, time)| {
+            let (beyond, up_to, order) = side;
+            format!(
+                "SELECT {place}, {time} FROM {table} WHERE {place} {beyond} 0
+                 AND {place} {up_to} $1 ORDER BY {place} {order} LIMIT {LATE_PLACES}"
+            )
+        })
+        .collect();
+    let (mut points, known_from) =
+        events::points(database, &queries, &[Cell::Int(end)], LATE_PLACES)?;
     if known_from == 0 && points.first().is_some_and(|(place, _)| *place > 1) {
         // The very first place may be a late one, too.
         points.insert(0, (0, None));
@@ -126,8 +109,8 @@ fn points(
 }
 
 /// The holes between places, after the last event that is older than anything can be late.
-fn holes(points: &[(i64, Option<i64>)], now_ms: u64) -> Vec<Hole> {
-    let is_old = |(_, time): &(i64, Option<i64>)| {
+fn holes(points: &[Point], now_ms: u64) -> Vec<Hole> {
+    let is_old = |(_, time): &Point| {
         let time = time.and_then(|time| u64::try_from(time).ok());
         time.is_some_and(|time| time.saturating_add(LATE_MS) < now_ms)
     };

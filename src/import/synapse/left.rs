@@ -8,7 +8,7 @@ use crate::{
 const COMPUTED: &str = "computed from the rest";
 const SHORT: &str = "lives for minutes, and clients ask again";
 const NO_EQUIVALENT: &str = "nothing here corresponds to it";
-const ANEW: &str = "made anew when it is asked for";
+const ANEW: &str = "generated again when it is requested";
 
 /// The tables with something that somebody might miss. Those that hold Synapse's own work, such as
 /// locks and positions of its streams, are not among them.
@@ -20,7 +20,7 @@ const LEFT: &[(&str, &str)] = &[
         "messages to devices that another server sends again, because it was not answered, may come \
          twice",
     ),
-    ("device_lists_remote_pending", "lists of devices that are out of date are fetched anew"),
+    ("device_lists_remote_pending", "lists of devices that are out of date are fetched again"),
     ("event_expiry", "computed from the events, by the rooms' retention"),
     ("event_push_actions", COMPUTED),
     ("event_search", COMPUTED),

@@ -73,28 +73,7 @@ fn bottom(
         "SELECT event_stream_ordering, NULL FROM ex_outlier_stream WHERE event_stream_ordering < 0
          ORDER BY event_stream_ordering LIMIT {LOOKED_AT}"
     );
-    let mut points = Vec::new();
-    let mut known_from = 0_i64;
-    for sql in [sql, later] {
-        let before = points.len();
-        database.query(&sql, &[], &mut |row| {
-            match row[..] {
-                [Cell::Int(place), Cell::Int(time)] => {
-                    points.push((place.saturating_abs(), Some(time)));
-                }
-                [Cell::Int(place), _] => points.push((place.saturating_abs(), None)),
-                _ => {}
-            }
-            true
-        })?;
-        // Of the places before the first one of a full list, only some are known.
-        if points.len() - before >= LOOKED_AT {
-            known_from = points.last().map_or(0, |(place, _)| known_from.max(*place));
-        }
-    }
-    points.retain(|(place, _)| *place >= known_from);
-    points.sort_unstable();
-    points.dedup_by_key(|(place, _)| *place);
+    let (points, _) = events::points(database, &[sql, later], &[], LOOKED_AT)?;
     let (Some((lowest, _)), Some((highest, _))) = (points.first(), points.last()) else {
         return Ok(0);
     };
