@@ -351,7 +351,7 @@ const LEFT: [(&str, &str, &str); 8] = [
     ),
     ("user_recovery_sessions", "mas.user_recovery_sessions", SHORT),
     ("user_registrations", "mas.user_registrations", "who was registering begins again"),
-    ("user_sessions", "mas.user_sessions", "people sign in to the pages of this server anew"),
+    ("user_sessions", "mas.user_sessions", "people sign in to the pages of this server again"),
     ("user_terms", "mas.user_terms", "who agreed to which terms is not kept"),
 ];
 

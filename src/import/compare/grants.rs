@@ -83,7 +83,7 @@ pub(super) fn sessions(
         let found = Err(match known.contains(&of) {
             true => Reason::explained("its older token is not known", "a device has one token"),
             false => match has_grant(copy, &of) {
-                true => Reason::explained("its token is not known", "it was granted anew since"),
+                true => Reason::explained("its token is not known", "it was granted again since"),
                 false => Reason::fault("its token is not known"),
             },
         });

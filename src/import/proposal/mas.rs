@@ -106,7 +106,7 @@ fn passwords(draft: &mut Draft<'_>, service: &Settings) {
     if !lines.is_empty() {
         let path = draft.file("mas-password.pepper", lines.join("\n") + "\n").display().to_string();
         let comment = "From `passwords.schemes` of mas.yaml: without it, nobody's password is right \
-                       until it is set anew.";
+                       until it is set again.";
         draft.set_as("passwords", "imported_pepper_file", &json!(path), comment.to_owned());
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn file_of(id: &str, provider: &Value, from: From) -> (String, Vec<St
         if subject.is_some_and(|claim| claim != "sub") {
             differences.push(format!(
                 "{from} is not `sub`: the provider's users are not recognised, and must be linked \
-                 anew"
+                 again"
             ));
         }
     }

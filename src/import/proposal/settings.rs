@@ -153,7 +153,7 @@ fn passwords(draft: &mut Draft<'_>) {
         let pepper = pepper_line(pepper.as_bytes());
         let path = json!(draft.file("password.pepper", pepper).display().to_string());
         let comment = "From `password_config.pepper`: without it, nobody's password is right until \
-                       it is set anew.";
+                       it is set again.";
         draft.set_as("passwords", "imported_pepper_file", &path, comment.to_owned());
     }
     // Below it, the rules hold only if it is on.

@@ -27,7 +27,7 @@ pub(in crate::copy) fn client(fact: facts::OauthClient) -> Result<(Made, Vec<Lef
             let why = invalid.to_string();
             let kept =
                 going_on(&metadata).map_err(|_| ("it cannot be a client here", why.clone()))?;
-            left.push(("it can go on with the sessions that it has, and must register anew", why));
+            left.push(("it can go on with the sessions that it has, and must register again", why));
             kept
         }
     };

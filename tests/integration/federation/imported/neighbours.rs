@@ -181,7 +181,7 @@ async fn bridges_get_their_next_transaction_and_another_synapse_goes_on() {
     exchange(&newcomer, &sam, &shared, "as a newcomer").await;
     assert_eq!(joined(&ann, &shared).await, joined(&sam, &shared).await);
 
-    // Ann's password is still hers, also once it was hashed anew.
+    // Ann's password is still hers, also once it was hashed again.
     for _ in 0..2 {
         let body = json!({
             "type": "m.login.password", "password": "another",
@@ -196,7 +196,7 @@ async fn bridges_get_their_next_transaction_and_another_synapse_goes_on() {
     log.vanish().await;
     server.stop();
     let history = crate::harness::offline::history(&data_dir);
-    assert!(history.contains(r#""renewed":true"#), "the password was not hashed anew");
+    assert!(history.contains(r#""renewed":true"#), "the password was not hashed again");
 }
 
 /// Registers a ghost of a service.
