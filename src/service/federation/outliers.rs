@@ -35,6 +35,15 @@ pub(super) enum CheckedEvent {
     Unverified(OwnedUserId, OwnedEventId),
 }
 
+/// What an event is to lack, so that it is verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lacking {
+    /// It is not known.
+    Record,
+    /// It is not known, or as an outlier whose place in the room is not.
+    Place,
+}
+
 /// The parts of an event that say whose keys are needed. It is as lenient as the verification.
 #[derive(Deserialize)]
 struct KeyRequirements<'a> {
@@ -104,7 +113,17 @@ impl PduReceiver<'_> {
         room: &Room,
         events: &[impl Borrow<RawValue> + Sync],
     ) -> Result<Vec<Verified>, PduError> {
-        let checked = self.check_all(room, events).await?;
+        self.verify_lacking(room, events, Lacking::Record).await
+    }
+
+    /// Verifies events. Leaves out all but those that are valid and lack something.
+    pub(super) async fn verify_lacking(
+        &self,
+        room: &Room,
+        events: &[impl Borrow<RawValue> + Sync],
+        lacking: Lacking,
+    ) -> Result<Vec<Verified>, PduError> {
+        let checked = self.check_all(room, events, lacking).await?;
         let valid = checked.into_iter().filter_map(|checked| match checked {
             CheckedEvent::Valid(event) => Some(event),
             CheckedEvent::Known(_) | CheckedEvent::Unverified(..) => None,
@@ -121,11 +140,12 @@ impl PduReceiver<'_> {
         &self,
         room: &Room,
         events: &[R],
+        lacking: Lacking,
     ) -> Result<Vec<CheckedEvent>, PduError> {
         let keys = self.keys_of(events, &room.rules).await?;
         let mut valid = Vec::with_capacity(events.len());
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
-            valid.extend(self.check_part(room, part, &keys).await?);
+            valid.extend(self.check_part(room, part, &keys, lacking).await?);
         }
         Ok(valid)
     }
@@ -135,6 +155,7 @@ impl PduReceiver<'_> {
         room: &Room,
         part: &[R],
         keys: &HashMap<OwnedServerName, EventKeys>,
+        lacking: Lacking,
     ) -> Result<Vec<CheckedEvent>, PduError> {
         let is_large = part.len() >= limits::VERIFIED_IN_PARALLEL;
         let turn = match is_large {
@@ -142,8 +163,10 @@ impl PduReceiver<'_> {
             false => None,
         };
         let checked = background::at_length(|| match is_large {
-            true => background::in_parallel(part, |raw| self.check(room, raw.borrow(), keys)),
-            false => part.iter().map(|raw| self.check(room, raw.borrow(), keys)).collect(),
+            true => {
+                background::in_parallel(part, |raw| self.check(room, raw.borrow(), keys, lacking))
+            }
+            false => part.iter().map(|raw| self.check(room, raw.borrow(), keys, lacking)).collect(),
         });
         drop(turn);
         let mut valid = Vec::with_capacity(part.len());
@@ -164,6 +187,7 @@ impl PduReceiver<'_> {
         room: &Room,
         raw: &RawValue,
         keys: &HashMap<OwnedServerName, EventKeys>,
+        lacking: Lacking,
     ) -> Result<CheckedEvent, PduError> {
         let pdu = Pdu::of_room(room, raw)?;
         if has_chosen_ids(&room.rules) {
@@ -173,7 +197,11 @@ impl PduReceiver<'_> {
                 return Err(PduError::Taken);
             }
         }
-        if self.knows(room, &pdu.event_id)? {
+        let is_known = match lacking {
+            Lacking::Record => self.knows(room, &pdu.event_id)?,
+            Lacking::Place => self.has_place(room, &pdu.event_id)?,
+        };
+        if is_known {
             return Ok(CheckedEvent::Known(pdu.event_id));
         }
         let mut valid = PublicKeyMap::new();
@@ -211,7 +239,7 @@ impl PduReceiver<'_> {
         let keys = self.keys_of(events, &room.rules).await?;
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
             let mut valid = Vec::with_capacity(part.len());
-            for checked in self.check_part(room, part, &keys).await? {
+            for checked in self.check_part(room, part, &keys, Lacking::Record).await? {
                 found(&checked);
                 if let CheckedEvent::Valid(event) = checked {
                     valid.push(event);

@@ -19,9 +19,10 @@ use logcabin_decide::{
     is_local,
 };
 use logcabin_engine::Engine;
-use logcabin_read::{policy_server::policy_server, servers::admits};
+use logcabin_read::{events::EventRef, policy_server::policy_server, servers::admits};
 use logcabin_record::{
-    Origin,
+    Offset, Origin,
+    command::Outcome,
     event_format::{Pair, has_chosen_ids},
 };
 use logcabin_state::Room;
@@ -127,6 +128,21 @@ impl<'a> PduReceiver<'a> {
     pub(super) fn knows(&self, room: &Room, event_id: &EventId) -> Result<bool, PduError> {
         let (state, events) = (self.engine.state(), self.engine.events());
         Ok(events.find_known(&state, room, event_id).map_err(read)?.is_some())
+    }
+
+    /// Whether an event is known with its place in the room. It is before this homeserver's history
+    /// of the room, if it was needed when this homeserver entered. What became known as an outlier
+    /// later may be new to the room: a join that others saw at the same time, and that authorises
+    /// the event with which it came.
+    pub(super) fn has_place(&self, room: &Room, event_id: &EventId) -> Result<bool, PduError> {
+        let (state, events) = (self.engine.state(), self.engine.events());
+        let known = events.find_known(&state, room, event_id).map_err(read)?;
+        let entered = room.last_gap(Offset::ZERO, Offset::MAX).or_else(|| room.nth_event(0));
+        let lacks_place = |event: EventRef| {
+            entered.is_some_and(|entered| event.offset > entered)
+                && matches!(event.aside.as_deref(), Some((Outcome::Outlier, None)))
+        };
+        Ok(known.is_some_and(|event| !lacks_place(event)))
     }
 
     /// Handles an event from a transaction of `origin`. Returns its id and outcome.

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::hostile::{Hostile, now};
-use super::peer::Peer;
+use super::hostile::{Hostile, now, texts};
+use super::peer::{Peer, Script};
 use super::{Federated, authority};
 use crate::harness::{User, encode};
 
@@ -71,4 +71,51 @@ async fn long_branches_of_made_up_members_are_accepted_and_delay_nobody() {
     // Whoever comes after all of it is heard.
     let (event_id, last) = hostile.signed(hostile.message("last").await);
     assert_eq!(hostile.send(&[last]).await, json!({ event_id: {} }));
+}
+
+/// Users of a third homeserver join at the same time, and one of them is heard of only by the auth
+/// events of what they say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_who_is_first_known_by_auth_events_is_heard() {
+    let Some(authority) = authority("concurrent joins") else { return };
+    let cabin = Federated::start(&authority).await;
+    let script = Script::default();
+    let peer = script.start(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    let room_id = ann.create_room(json!({ "preset": "public_chat", "room_version": "10" })).await;
+    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
+    of_peer.join().await;
+    let mut basis = Vec::new();
+    for event_type in ["m.room.create", "m.room.power_levels"] {
+        basis.push(holder(&ann, &room_id, event_type).await);
+    }
+    let rules = holder(&ann, &room_id, "m.room.join_rules").await;
+    let template = of_peer.message("").await;
+    let depth = template["depth"].as_u64().expect("a depth");
+    let nina = of_peer.user("nina");
+    let (join_id, join) = of_peer.signed(json!({
+        "type": "m.room.member", "room_id": room_id, "sender": nina, "state_key": nina,
+        "content": { "membership": "join" }, "depth": depth, "origin_server_ts": now(),
+        "prev_events": template["prev_events"],
+        "auth_events": [basis[0], basis[1], rules],
+    }));
+    let (said_id, said) = of_peer.signed(json!({
+        "type": "m.room.message", "room_id": room_id, "sender": nina,
+        "content": { "msgtype": "m.text", "body": "hello" }, "depth": depth + 1,
+        "origin_server_ts": now(), "prev_events": [join_id],
+        "auth_events": [basis[0], basis[1], join_id],
+    }));
+    let path = format!("/rooms/{}/state", encode(&room_id));
+    let state = ann.request("GET", &path, None).await.ok();
+    let ids: Vec<_> = state.as_array().expect("a list").iter().map(|of| &of["event_id"]).collect();
+    script.set([
+        ("event_auth", json!({ "auth_chain": [join] })),
+        ("get_missing_events", json!({ "events": [join] })),
+        ("state_ids", json!({ "pdu_ids": ids, "auth_chain_ids": [] })),
+    ]);
+    assert_eq!(of_peer.send(&[said]).await, json!({ &*said_id: {} }));
+    assert_eq!(texts(&ann, &room_id).await, ["hello"]);
+    let path = format!("/rooms/{}/joined_members", encode(&room_id));
+    let joined = ann.request("GET", &path, None).await.ok();
+    assert!(joined["joined"][&nina].is_object(), "{joined}");
 }

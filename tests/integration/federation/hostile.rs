@@ -209,7 +209,7 @@ pub(super) fn now() -> u64 {
     u64::try_from(now.as_millis()).expect("a time")
 }
 
-async fn texts(user: &User, room_id: &str) -> Vec<String> {
+pub(super) async fn texts(user: &User, room_id: &str) -> Vec<String> {
     let path = format!("/rooms/{}/messages?dir=b&limit=100", encode(room_id));
     let page = user.request("GET", &path, None).await.ok();
     let bodies = page["chunk"].as_array().expect("a list").iter();

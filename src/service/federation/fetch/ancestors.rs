@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{Allowance, Budget, request::as_many_as_state};
-use crate::federation::{PduError, PduReceiver, receive::Verified};
+use crate::federation::{PduError, PduReceiver, outliers::Lacking, receive::Verified};
 use logcabin_base::{limits, text::encoded};
 use logcabin_decide::federation::ReceiveOutcome;
 use logcabin_outside::federation::FederationRequest;
@@ -177,6 +177,7 @@ impl PduReceiver<'_> {
         let mut events = answered.events;
         events.truncate(limit);
         budget.events = budget.events.saturating_sub(events.len());
-        self.verify_all(room, &events).await
+        // What was fetched as an auth event is known, and its place is what is missing.
+        self.verify_lacking(room, &events, Lacking::Place).await
     }
 }
