@@ -7,16 +7,15 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use tracing::warn;
 
 /// Lowers this thread's priority, but not so far that a busy machine starves it. Only on Linux:
 /// elsewhere this would affect the priority of the whole process.
 pub fn stand_back() {
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(feature = "simulate")))]
     if let Err(error) = rustix::process::setpriority_process(None, 10) {
         let thread = thread::current();
         let name = thread.name().unwrap_or_default();
-        warn!(%error, name, "a background thread runs at normal priority");
+        tracing::warn!(%error, name, "a background thread runs at normal priority");
     }
 }
 

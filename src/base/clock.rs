@@ -47,6 +47,16 @@ impl Clock {
     }
 }
 
+/// The processor time of this thread. In a simulation, work takes none: it would differ each time.
+pub(crate) fn processor_time() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    if cfg!(feature = "simulate") {
+        return Duration::ZERO;
+    }
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// A duration in whole milliseconds.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

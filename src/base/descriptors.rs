@@ -6,7 +6,6 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd as _},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -57,14 +56,46 @@ pub fn scaled(wanted: usize) -> usize {
 }
 
 /// Whether the descriptor that was just opened leaves enough for what never waits.
-pub fn is_spare(opened: &impl AsFd, purpose: Purpose) -> bool {
-    let number = u64::try_from(opened.as_fd().as_raw_fd()).unwrap_or_default();
-    is_below(number, LIMIT.load(Ordering::Relaxed), purpose)
+pub fn is_spare(opened: &impl HasDescriptor, purpose: Purpose) -> bool {
+    is_below(opened.number(), LIMIT.load(Ordering::Relaxed), purpose)
 }
 
 /// Whether one more descriptor would leave enough; `open` is any that is open.
-pub fn has_spare(open: &impl AsFd, purpose: Purpose) -> bool {
-    rustix::io::fcntl_dupfd_cloexec(open, 0).is_ok_and(|copy| is_spare(&copy, purpose))
+pub fn has_spare(open: &impl HasDescriptor, purpose: Purpose) -> bool {
+    let next = open.next_number();
+    next.is_some_and(|next| is_below(next, LIMIT.load(Ordering::Relaxed), purpose))
+}
+
+/// Something that was opened.
+pub trait HasDescriptor {
+    fn number(&self) -> u64;
+
+    /// The number that one more would have, if there can be one more.
+    fn next_number(&self) -> Option<u64>;
+}
+
+#[cfg(not(feature = "simulate"))]
+impl<T: std::os::fd::AsFd> HasDescriptor for T {
+    fn number(&self) -> u64 {
+        use std::os::fd::AsRawFd as _;
+        u64::try_from(self.as_fd().as_raw_fd()).unwrap_or_default()
+    }
+
+    fn next_number(&self) -> Option<u64> {
+        rustix::io::fcntl_dupfd_cloexec(self, 0).ok().map(|copy| copy.number())
+    }
+}
+
+/// The connections of a simulation have no descriptors.
+#[cfg(feature = "simulate")]
+impl<T> HasDescriptor for T {
+    fn number(&self) -> u64 {
+        0
+    }
+
+    fn next_number(&self) -> Option<u64> {
+        Some(0)
+    }
 }
 
 fn is_below(number: u64, limit: u64, purpose: Purpose) -> bool {

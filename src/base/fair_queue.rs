@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::{background::stand_back, limits, metrics::metrics};
+use super::{background::stand_back, clock::processor_time, limits, metrics::metrics, threads};
 
 /// The work that is in progress, and that which waits.
 #[derive(Debug)]
@@ -296,9 +296,9 @@ impl WorkTurn {
             // The waiting task may be gone.
             let _ = done.send(goes_on);
         };
-        match thread::Builder::new().name("resolution".to_owned()).spawn(run) {
+        match threads::spawn("resolution", run) {
             // A panic drops the sender, which ends the wait.
-            Ok(_) => finished.await.unwrap_or(true),
+            Ok(()) => finished.await.unwrap_or(true),
             Err(error) => {
                 warn!(%error, "cannot start a thread to resolve a state in advance");
                 true
@@ -349,13 +349,6 @@ impl Drop for WorkTurn {
         inner.end(&self.work);
         self.turns.wake(&mut inner);
     }
-}
-
-/// The processor time of this thread.
-fn processor_time() -> Duration {
-    use rustix::time::{ClockId, clock_gettime};
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]

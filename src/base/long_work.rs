@@ -16,10 +16,9 @@ use std::{
 };
 
 use dashmap::DashMap;
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-use crate::{background::at_length, limits};
+use crate::{background::at_length, clock::processor_time, limits};
 
 /// Schedules callers' long work.
 #[derive(Debug)]
@@ -195,13 +194,9 @@ impl Drop for Request<'_> {
 
 /// The result of `work`, and the processor time that it took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let now = || {
-        let now = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
-    };
-    let before = now();
+    let before = processor_time();
     let made = work();
-    (made, now().saturating_sub(before))
+    (made, processor_time().saturating_sub(before))
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use super::{
     member_event::{must_take_invites, vet_content},
     upgrade::bring_along,
 };
-use logcabin_base::limits;
+use logcabin_base::{
+    limits,
+    planted::{self, Fault},
+};
 use logcabin_read::events::StoredEvent;
 use logcabin_record::{Offset, Stream, command::Transaction, lax_object::LaxObject};
 use logcabin_state::{
@@ -56,6 +59,7 @@ impl Proposal for SendEvent {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedEventId, Refusal> {
         if let Some(transaction) = &self.transaction
             && let Some(event_id) = commit.sent_by(transaction)?
+            && !planted::has(Fault::TransactionForgotten)
         {
             return Ok(event_id);
         }

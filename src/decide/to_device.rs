@@ -6,7 +6,10 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, ServerName, UserId};
 use serde_json::value::RawValue;
 
 use super::{Commit, Env, Proposal, Refusal, is_local};
-use logcabin_base::limits;
+use logcabin_base::{
+    limits,
+    planted::{self, Fault},
+};
 use logcabin_log::{MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES};
 use logcabin_record::{
     Command, Offset, Stream,
@@ -102,7 +105,9 @@ impl Proposal for ReceiveToDevice {
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<u64, Refusal> {
         let Env { state, quotas, .. } = commit.env;
-        if state.to_device.was_received(&self.sender, &self.message_id) {
+        if state.to_device.was_received(&self.sender, &self.message_id)
+            && !planted::has(Fault::MessageTakenAgain)
+        {
             return Ok(0);
         }
         let sender = &self.sender;

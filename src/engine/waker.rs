@@ -24,6 +24,7 @@ use super::projections::Live;
 use logcabin_base::{
     limits,
     metrics::{WriteStage, metrics},
+    planted::{self, Fault},
 };
 use logcabin_record::Offset;
 use logcabin_state::{Effect, Membership, Room, State};
@@ -61,6 +62,9 @@ static EPOCH: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
 
 impl LongPollBell {
     fn ring(&self, published: time::Instant) {
+        if planted::has(Fault::WakeUpDropped) {
+            return;
+        }
         let time = published.saturating_duration_since(*EPOCH).as_micros();
         self.published_us.store(u64::try_from(time).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.notify.notify_waiters();

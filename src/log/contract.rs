@@ -101,6 +101,19 @@ impl Backend for InStream {
     }
 }
 
+#[cfg(feature = "simulate")]
+#[derive(Default)]
+struct OnModelledDisk(Arc<super::modelled::Disk>);
+
+#[cfg(feature = "simulate")]
+impl Backend for OnModelledDisk {
+    fn open(&self) -> Arc<dyn Log> {
+        let latency = Box::new(|| std::time::Duration::from_millis(1));
+        let disk = Arc::clone(&self.0);
+        Arc::new(super::modelled::ModelledLog::open(disk, Clock::manual(1_000), latency))
+    }
+}
+
 macro_rules! contract {
     ($($test:ident),* $(,)?) => {
         mod memory {
@@ -114,6 +127,14 @@ macro_rules! contract {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
                 super::$test(&super::OnDisk(tempfile::tempdir().unwrap())).await;
+            })*
+        }
+
+        #[cfg(feature = "simulate")]
+        mod modelled {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(&super::OnModelledDisk::default()).await;
             })*
         }
 

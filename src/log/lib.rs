@@ -27,6 +27,8 @@ pub mod fault;
 pub mod follow;
 pub mod format;
 pub mod memory;
+#[cfg(feature = "simulate")]
+pub mod modelled;
 #[cfg(feature = "nats")]
 pub mod nats;
 #[doc(hidden)]
@@ -37,6 +39,7 @@ pub mod verify;
 pub mod volume;
 
 pub use fault::VerifyError;
+pub use store::{CompactError, Compacted};
 pub use verify::verify;
 
 /// The largest payload of one record.
@@ -182,6 +185,22 @@ pub trait Log: Send + Sync + fmt::Debug + 'static {
 
     /// Refuses new appends, completes those in progress and makes everything durable. Blocks.
     fn close(&self);
+}
+
+/// The log on this machine's disk: what a server writes to, or has of the log of its cluster.
+pub trait LocalLog: Log {
+    /// Why the log takes no more writes, once a write or sync has failed.
+    fn failure(&self) -> watch::Receiver<Option<Arc<str>>>;
+
+    /// The error that an append would get now because of the log or its disk.
+    fn refusal(&self) -> Option<AppendError>;
+
+    /// The offset up to which every erasure has left the disk, not only the log.
+    fn compacted(&self) -> Result<Offset, ReadError>;
+
+    /// Removes erased content from the disk while appends and reads go on. `pause` is called after
+    /// each piece; if it returns false, the compaction is abandoned. Blocks.
+    fn compact(&self, pause: &mut dyn FnMut() -> bool) -> Result<Compacted, CompactError>;
 }
 
 /// What tells a log from every other one, and not from its copies: the chain value of its first

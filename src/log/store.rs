@@ -60,7 +60,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, VerifyError,
+    AppendError, Appended, Appending, Batch, Follower, LocalLog, Log, ReadError, StreamHeads,
+    VerifyError,
     archive::ArchiveFallback,
     check_size,
     fault::Fault,
@@ -394,6 +395,24 @@ impl Shared {
         tracing::error!(%reason, "the log failed and no longer takes writes");
         self.failure.send_replace(Some(Arc::clone(&reason)));
         AppendError::Failed(reason)
+    }
+}
+
+impl LocalLog for SledLog {
+    fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
+        Self::failure(self)
+    }
+
+    fn refusal(&self) -> Option<AppendError> {
+        Self::refusal(self)
+    }
+
+    fn compacted(&self) -> Result<Offset, ReadError> {
+        Self::compacted(self)
+    }
+
+    fn compact(&self, pause: &mut dyn FnMut() -> bool) -> Result<Compacted, CompactError> {
+        Self::compact(self, pause)
     }
 }
 

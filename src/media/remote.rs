@@ -25,12 +25,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ruma::{MxcUri, OwnedMxcUri};
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
 
 use super::{
     FileLocation, IncomingFile, Store,
     store::{entries, if_there, remove_if_there},
 };
+use logcabin_base::threads;
 use logcabin_record::command::FileHash;
 
 const ABOUT: &str = "about";
@@ -259,7 +259,7 @@ impl Room {
         let has_room = files.kept.try_lock().is_some_and(|kept| files.add(*kept, bytes));
         if !has_room {
             let files = Arc::clone(files);
-            let making = spawn_blocking(move || files.make_room(bytes));
+            let making = threads::spawn_blocking(move || files.make_room(bytes));
             making.await.map_err(io::Error::other)??;
         }
         self.bytes += bytes;
@@ -306,18 +306,18 @@ impl IncomingCopy {
         let name = name(&file.address);
         let before = {
             let files = Arc::clone(&room.files);
-            spawn_blocking(move || files.bytes(&name)).await.map_err(io::Error::other)?
+            threads::spawn_blocking(move || files.bytes(&name)).await.map_err(io::Error::other)?
         };
         (file.hash, file.size) = receiving.finish_as(name).await?;
         if hash.is_some_and(|hash| hash != file.hash) {
             let (files, address) = (Arc::clone(&room.files), file.address.clone());
-            let forgetting = spawn_blocking(move || files.forget(&address));
+            let forgetting = threads::spawn_blocking(move || files.forget(&address));
             forgetting.await.map_err(io::Error::other)??;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the copy is damaged"));
         }
         let json = serde_json::to_vec(&file)?;
         room.add(json.len() as u64).await?;
-        let writing = spawn_blocking(move || {
+        let writing = threads::spawn_blocking(move || {
             let files = &room.files;
             files.store.put(&files.about(&name), &json)?;
             let mut kept = files.kept.lock();

@@ -23,10 +23,9 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::task::spawn_blocking;
 
 use super::download::{self, DownloadError};
-use logcabin_base::{clock::random_letters, disk, limits, owner::Claim};
+use logcabin_base::{clock::random_letters, disk, limits, owner::Claim, threads};
 use logcabin_record::command::FileHash;
 
 const INCOMING: &str = "incoming";
@@ -246,7 +245,7 @@ impl Store {
     /// ([`io::ErrorKind::StorageFull`]).
     pub async fn receive(self: &Arc<Self>, length: Option<u64>) -> io::Result<IncomingFile> {
         let store = Arc::clone(self);
-        let begun = spawn_blocking(move || {
+        let begun = threads::spawn_blocking(move || {
             store.must_have_room(length.unwrap_or(0))?;
             let temporary = Temporary(store.incoming.join(random_letters(24)));
             let file = File::create_new(&temporary.0)?;
@@ -517,7 +516,7 @@ impl IncomingFile {
         let pieces = std::mem::take(&mut self.waiting);
         self.waiting_bytes = 0;
         let mut writing = self.writing.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let written = spawn_blocking(move || {
+        let written = threads::spawn_blocking(move || {
             let bytes: usize = pieces.iter().map(Bytes::len).sum();
             writing.store.must_have_room(bytes as u64)?;
             for piece in pieces {
@@ -543,7 +542,7 @@ impl IncomingFile {
         let Writing { store, file, hasher, size, .. } =
             self.writing.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let temporary = self.temporary;
-        let finished = spawn_blocking(move || {
+        let finished = threads::spawn_blocking(move || {
             // Later, the log's sync might have to wait for it.
             file.sync_data()?;
             let place = store.path(&name);
@@ -560,7 +559,7 @@ impl IncomingFile {
         let Writing { store, file, hasher, size, .. } =
             self.writing.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let temporary = self.temporary;
-        let finished = spawn_blocking(move || {
+        let finished = threads::spawn_blocking(move || {
             file.sync_all()?;
             let held = store.hold(hasher.finalize().into(), size);
             let place = store.path(&held.hash);

@@ -9,7 +9,7 @@ use crate::{
     former,
     source::{Source, SourceError},
 };
-use logcabin_base::{clock::Clock, limits};
+use logcabin_base::{clock::Clock, limits, threads};
 use logcabin_cluster::nats::{Files, Nodes};
 use logcabin_config::{self as config, Config, MediaDir};
 use logcabin_log::{
@@ -175,7 +175,7 @@ pub async fn join(
         }
         copy(&local, from).await?;
         let closing = Arc::clone(&local);
-        let _ = tokio::task::spawn_blocking(move || closing.close()).await;
+        let _ = threads::spawn_blocking(move || closing.close()).await;
         drop(local);
         return finish(open(&server.data_dir)?, options).await;
     }
@@ -188,7 +188,7 @@ async fn finish(local: Arc<SledLog>, options: NatsOptions) -> Result<MovedLog, C
     log.start(heads, Box::new(|_| ()));
     log.caught_up().await?;
     let last = *local.durable().borrow();
-    let closing = tokio::task::spawn_blocking(move || log.close()).await;
+    let closing = threads::spawn_blocking(move || log.close()).await;
     closing.map_err(|error| ClusterError::Refused(error.to_string()))?;
     Ok(MovedLog { last, files: 0 })
 }

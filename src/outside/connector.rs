@@ -14,10 +14,7 @@ use std::{
 use http::Uri;
 use hyper_util::client::legacy::connect::{HttpConnector, dns};
 use rustls::pki_types::{self, CertificateDer};
-use tokio::{
-    net::{TcpStream, lookup_host},
-    time::timeout,
-};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
@@ -28,7 +25,10 @@ use crate::{
     proxy::{Proxy, Way},
     public_only::{NotPublic, PublicOnly, left_to_proxy},
 };
-use logcabin_base::limits;
+use logcabin_base::{
+    limits,
+    net::{TcpStream, lookup_host},
+};
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -43,6 +43,7 @@ pub(crate) struct Router {
     /// If not every address may be connected to. It holds for names, too: the connection is to the
     /// addresses that were checked, so that a name cannot mean another one a moment later.
     public: Option<PublicOnly>,
+    #[cfg_attr(feature = "simulate", expect(dead_code, reason = "it is the real network"))]
     direct: HttpConnector<Resolver>,
     /// Whether there is no way at all: in a rehearsal.
     is_closed: bool,
@@ -102,6 +103,7 @@ impl Router {
         Err(last)
     }
 
+    #[cfg(not(feature = "simulate"))]
     async fn direct(&self, host: &str, port: u16) -> Result<TcpStream, BoxError> {
         if let Some(public) = &self.public {
             public.check(host)?;
@@ -110,6 +112,14 @@ impl Router {
         let uri = Uri::builder().scheme("http").authority(format!("{host}:{port}"));
         let uri = uri.path_and_query("/").build()?;
         Ok(self.direct.clone().call(uri).await?.into_inner())
+    }
+
+    /// In a simulation, where a name has one address.
+    #[cfg(feature = "simulate")]
+    async fn direct(&self, host: &str, port: u16) -> Result<TcpStream, BoxError> {
+        let addresses = self.addresses(host, port).await?;
+        let address = addresses.first().ok_or("it has no address")?;
+        Ok(Way::Direct(*address).connect().await?)
     }
 
     /// The addresses of a host that may be connected to: some of each family, as the proxy may not

@@ -13,11 +13,10 @@ use http::StatusCode;
 use thiserror::Error;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
     time::timeout,
 };
 
-use logcabin_base::limits;
+use logcabin_base::{limits, net::TcpStream};
 use logcabin_config::{self as config, Hidden, NoProxy, ProxyUrl};
 
 /// The proxy, and what is reached without it.

@@ -13,7 +13,7 @@ use logcabin_base::{
     bodies::BodyBudget,
     clock::{Clock, millis},
     shutdown::Shutdown,
-    token_key,
+    threads, token_key,
 };
 #[cfg(feature = "nats")]
 use logcabin_cluster::nats::{Files, NodeIdentity, Nodes};
@@ -22,7 +22,7 @@ use logcabin_config::Config;
 use logcabin_config::MediaDir;
 #[cfg(feature = "nats")]
 use logcabin_engine as engine;
-use logcabin_log::{Log, store::SledLog};
+use logcabin_log::{LocalLog, Log, store::SledLog};
 #[cfg(feature = "nats")]
 use logcabin_log::{
     StreamHeads,
@@ -40,7 +40,7 @@ pub(super) struct Opened {
     /// What the engine writes to.
     pub(super) log: Arc<dyn Log>,
     /// The same records on this machine.
-    pub(super) local: Arc<SledLog>,
+    pub(super) local: Arc<dyn LocalLog>,
     #[cfg(feature = "nats")]
     shared: Option<Arc<NatsLog>>,
 }
@@ -64,7 +64,7 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
     }
     let local = open_local(config)?;
     embedded(&local)?;
-    Ok(Opened { log: Arc::clone(&local) as Arc<dyn Log>, local })
+    Ok(Opened::of(local))
 }
 
 /// Opens the log. Its lock makes this process the server of the data directory.
@@ -73,7 +73,7 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
     let local = open_local(config)?;
     if config.log.servers.is_empty() {
         embedded(&local)?;
-        return Ok(Opened { log: Arc::clone(&local) as Arc<dyn Log>, local, shared: None });
+        return Ok(Opened::of(local));
     }
     check_durability(config).await?;
     let shared = NatsLog::open(
@@ -95,7 +95,7 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
         engine::found(&shared, &config.server.name).await?;
     }
     shared.caught_up().await?;
-    let closing = tokio::task::spawn_blocking(move || shared.close());
+    let closing = threads::spawn_blocking(move || shared.close());
     closing.await.map_err(|error| ServerError::Cluster(error.to_string()))?;
     drop(local);
     let local = open_local(config)?;
@@ -171,6 +171,16 @@ pub(super) struct Joined {
 }
 
 impl Opened {
+    /// The log of a server that is alone.
+    pub(super) fn of(local: Arc<dyn LocalLog>) -> Self {
+        Self {
+            log: Arc::clone(&local) as Arc<dyn Log>,
+            local,
+            #[cfg(feature = "nats")]
+            shared: None,
+        }
+    }
+
     /// Joins the cluster, if this server is a node of one, and waits until it has all records of
     /// the cluster. The log must have been started.
     #[cfg(feature = "nats")]

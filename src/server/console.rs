@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tracing::warn;
 
 use super::tasks::Tasks;
-use logcabin_base::shutdown::Shutdown;
+use logcabin_base::{shutdown::Shutdown, threads};
 use logcabin_edge::api;
 use logcabin_ops::admin::context::ActContext;
 use logcabin_service::observe::Observer;
@@ -39,7 +39,7 @@ pub(super) fn begin(
 async fn learn_names(context: Arc<ActContext>, shutdown: Shutdown) {
     while !shutdown.is_given() {
         let (learning, stopping) = (Arc::clone(&context), shutdown.clone());
-        let learned = tokio::task::spawn_blocking(move || {
+        let learned = threads::spawn_blocking(move || {
             learning.room_names.learn(&learning.engine, || !stopping.is_given())
         });
         match learned.await {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::{ServerError, open};
+use logcabin_base::net;
 use logcabin_config::Bind;
 use logcabin_edge::http::listen::Listener;
 
@@ -69,7 +70,7 @@ pub(super) async fn listen(
     for (_, listener) in ours {
         listener.set_nonblocking(true).map_err(unusable)?;
         addresses.push(Bind::Tcp(listener.local_addr().map_err(unusable)?));
-        listeners.push(tokio::net::TcpListener::from_std(listener).map_err(unusable)?.into());
+        listeners.push(net::from_std(listener).map_err(unusable)?.into());
     }
     Ok(listeners)
 }

@@ -38,7 +38,7 @@ use self::{
     reload::Reloadable,
     tasks::Tasks,
 };
-use logcabin_base::{clock::Clock, shutdown::Shutdown};
+use logcabin_base::{clock::Clock, shutdown::Shutdown, threads};
 use logcabin_config::{Bind, Config, Contradiction};
 use logcabin_edge::{
     api,
@@ -46,9 +46,9 @@ use logcabin_edge::{
 };
 use logcabin_engine as engine;
 use logcabin_log::{
-    Log, ReadError,
+    LocalLog, Log, ReadError,
     archive::ArchiveError,
-    store::{OpenError, SledLog, has_log},
+    store::{OpenError, has_log},
 };
 use logcabin_ops::{
     admin::{self, context::ActContext},
@@ -169,11 +169,24 @@ pub fn run<'a>(
     started: OnStart<'a>,
 ) -> LocalBoxFuture<'a, Result<(), ServerError>> {
     // Boxed, so that the server is compiled here and not again in each caller's package.
-    Box::pin(serve(config, stop, reloads, started))
+    Box::pin(serve(config, None, stop, reloads, started))
+}
+
+/// As [`run`], on a log that is open already.
+#[cfg(feature = "simulate")]
+pub fn run_on<'a>(
+    log: Arc<dyn LocalLog>,
+    config: Config,
+    stop: BoxFuture<'static, ()>,
+    reloads: Reloads,
+    started: OnStart<'a>,
+) -> LocalBoxFuture<'a, Result<(), ServerError>> {
+    Box::pin(serve(config, Some(log), stop, reloads, started))
 }
 
 async fn serve(
     config: Config,
+    log: Option<Arc<dyn LocalLog>>,
     stop: BoxFuture<'static, ()>,
     reloads: Reloads,
     started: OnStart<'_>,
@@ -193,9 +206,12 @@ async fn serve(
     // The log first: its lock makes this process the server, and a second one gets an error. But a
     // start that fails leaves no new data directory behind.
     let before = config.clone();
-    let (log, listening) = match has_log(&config.server.data_dir) {
+    let (log, listening) = match log.is_some() || has_log(&config.server.data_dir) {
         true => {
-            let log = cluster::open_log(&before).await?;
+            let log = match log {
+                Some(log) => cluster::Opened::of(log),
+                None => cluster::open_log(&before).await?,
+            };
             (log, Listening::begin(&mut config, https.as_ref()).await?)
         }
         false => {
@@ -393,10 +409,13 @@ fn begin_watching(tasks: &Tasks, certificates: Arc<[Arc<Certificate>]>, shutdown
 /// server holds the directory's lock.
 fn serve_admin(
     data_dir: &Path,
-    log: &Arc<SledLog>,
+    log: &Arc<dyn LocalLog>,
     context: Arc<ActContext>,
     shutdown: &Shutdown,
 ) -> Option<JoinHandle<()>> {
+    if cfg!(feature = "simulate") {
+        return None;
+    }
     let path = socket::socket_path(data_dir);
     let log = Arc::clone(log) as Arc<dyn Log>;
     match admin::serve(&path, log, Some(context), shutdown.clone()) {
@@ -430,7 +449,7 @@ async fn close(
             warn!(%error, "no snapshot could be written; the next start replays more of the log");
         }
     };
-    if tokio::task::spawn_blocking(closing).await.is_err() {
+    if threads::spawn_blocking(closing).await.is_err() {
         error!("closing the log panicked");
     }
 }

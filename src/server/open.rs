@@ -23,7 +23,7 @@ use logcabin_base::{
     shutdown::Shutdown,
     signed::Signer,
     tag::Tag,
-    token_key,
+    threads, token_key,
 };
 use logcabin_cluster::Cluster;
 use logcabin_config::{
@@ -37,7 +37,7 @@ use logcabin_decide::{
 use logcabin_edge::{api, http::listen::Listener};
 use logcabin_engine::{self as engine, Engine};
 use logcabin_log::{
-    Log,
+    LocalLog, Log,
     archive::{ArchiveOptions, Archiver},
     store::{SledLog, SledOptions},
 };
@@ -258,7 +258,7 @@ impl Core {
         let exempt = exempt(&named.services, &config.server_notices, &config.rate_limits);
         let quotas = Quotas { exempt, ..policies::quotas(&config.quotas) };
         let (engine, begun) = open_engine(config, quotas, Arc::clone(&log.log)).await?;
-        watch_for_failure(&log.local);
+        watch_for_failure(&*log.local);
         make_private(&config.server.data_dir, config.archive_dir());
         Ok(Self { log, archiver, engine: Arc::new(engine), begun })
     }
@@ -464,7 +464,7 @@ async fn open_engine(
     let began = Instant::now();
     let opened = {
         let (log, dir) = (Arc::clone(&log), snapshot::directory(&config.server.data_dir));
-        tokio::task::spawn_blocking(move || snapshot::recall(&dir, &*log)).await
+        threads::spawn_blocking(move || snapshot::recall(&dir, &*log)).await
     };
     let (state, begun) = match opened {
         Ok(opened) => opened?,
@@ -512,7 +512,7 @@ fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, 
 }
 
 /// Logs an error when the log stops taking writes; from then on every write is refused.
-fn watch_for_failure(log: &SledLog) {
+fn watch_for_failure(log: &dyn LocalLog) {
     let mut failure = log.failure();
     tokio::spawn(async move {
         if let Ok(reason) = failure.wait_for(Option::is_some).await {
@@ -596,7 +596,7 @@ fn make_private(data_dir: &Path, archive: Option<PathBuf>) {
         }
     };
     // Without this, the files keep their permissions.
-    if let Err(error) = std::thread::Builder::new().name("private".to_owned()).spawn(work) {
+    if let Err(error) = threads::spawn("private", work) {
         warn!(%error, "the permissions of the data directory could not be checked");
     }
 }

@@ -12,10 +12,11 @@ use logcabin_base::{
     background::Pace,
     metrics::{Background, metrics},
     shutdown::Shutdown,
+    threads,
 };
 use logcabin_decide::retention::SweepPolicy;
 use logcabin_engine::Engine;
-use logcabin_log::store::{Compacted, SledLog};
+use logcabin_log::{Compacted, LocalLog};
 use logcabin_record::{Command, Offset};
 use logcabin_service::erasure::{self, Swept};
 
@@ -25,7 +26,7 @@ const SWEEP_TICK: Duration = Duration::from_secs(60);
 /// Erases what is due, and compacts the log to remove it from the disk, until the server stops.
 pub(super) async fn sweep(
     engine: Arc<Engine>,
-    log: Arc<SledLog>,
+    log: Arc<dyn LocalLog>,
     archived: Option<watch::Receiver<Offset>>,
     policy: SweepPolicy,
     compact_percent: u64,
@@ -56,14 +57,14 @@ pub(super) async fn sweep(
             }
             Err(error) => warn!(%error, "expired content could not be erased; retrying later"),
         }
-        if Instant::now() < put_off || !compaction_is_due(&engine, &log, compact_percent) {
+        if Instant::now() < put_off || !compaction_is_due(&engine, &*log, compact_percent) {
             continue;
         }
         let began = Instant::now();
         let (compacting, stopping) = (Arc::clone(&log), shutdown.clone());
-        let compaction = tokio::task::spawn_blocking(move || {
+        let compaction = threads::spawn_blocking(move || {
             let mut pace = Pace::begin();
-            compacting.compact(|| {
+            compacting.compact(&mut || {
                 pace.rest();
                 !stopping.is_given()
             })
@@ -90,7 +91,7 @@ pub(super) async fn sweep(
 
 /// Whether the disk still contains erased payloads: any that were erased for a cause, or many
 /// superseded ones.
-fn compaction_is_due(engine: &Engine, log: &SledLog, percent: u64) -> bool {
+fn compaction_is_due(engine: &Engine, log: &dyn LocalLog, percent: u64) -> bool {
     let Ok(compacted) = log.compacted() else { return false };
     let mut superseded = 0;
     for offset in engine.state().erasures.since(compacted) {

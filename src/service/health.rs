@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use logcabin_base::shutdown::Shutdown;
 use logcabin_cluster::Cluster;
-use logcabin_log::{AppendError, store::SledLog};
+use logcabin_log::{AppendError, LocalLog};
 
 /// How long a node of a cluster may take to find out whether it has caught up.
 const CATCH_UP: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const CATCH_UP: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Health {
     /// The log on this machine.
-    pub log: Arc<SledLog>,
+    pub log: Arc<dyn LocalLog>,
     /// Why the archive cannot be written, if it cannot; `None` without an archive.
     pub archive: Option<watch::Receiver<Option<String>>>,
     /// The other nodes, if there are any.

@@ -29,6 +29,7 @@ use logcabin_base::{
     disk, limits,
     secret_text::SecretText,
     shutdown::Shutdown,
+    threads,
 };
 use logcabin_config::{self as config, Config};
 use logcabin_decide::oauth::{AnnounceKey, RegisterClient, RemoveIdleClients};
@@ -297,7 +298,7 @@ impl IdTokens {
     /// A new key, in the place of the one before, in the file.
     async fn make(&self, now_ms: u64) -> Result<Key, IdTokenError> {
         let failed = |error: &dyn std::fmt::Display| IdTokenError::Key(error.to_string());
-        let made = tokio::task::spawn_blocking(|| {
+        let made = threads::spawn_blocking(|| {
             let key = RsaPrivateKey::new(&mut OsRng, BITS).map_err(|error| error.to_string())?;
             let pem = key.to_pkcs1_pem(rsa::pkcs1::LineEnding::LF);
             let pem = pem.map_err(|error| error.to_string())?.to_string();

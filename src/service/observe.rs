@@ -18,11 +18,7 @@ use logcabin_base::{
 use logcabin_cluster::Cluster;
 use logcabin_config::{Config, MediaDir};
 use logcabin_engine::Engine;
-use logcabin_log::{
-    AppendError,
-    archive::archive_dir,
-    store::{SledLog, log_dir},
-};
+use logcabin_log::{AppendError, LocalLog, archive::archive_dir, store::log_dir};
 use logcabin_media as media;
 use logcabin_outside::pushers::{self, Pushers};
 use logcabin_record::Offset;
@@ -39,7 +35,7 @@ const CLUSTER_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Observer {
     pub engine: Arc<Engine>,
     /// The log on this machine.
-    pub log: Arc<SledLog>,
+    pub log: Arc<dyn LocalLog>,
     pub search: Arc<Search>,
     pub snapshots: Arc<Keeper>,
     pub pushers: Arc<Pushers>,

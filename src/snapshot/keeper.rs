@@ -24,6 +24,7 @@ use logcabin_base::{
     metrics::{Background, metrics},
     progress::{self, Work},
     shutdown::Shutdown,
+    threads,
 };
 use logcabin_engine::{Engine, OpenError, replay_onto};
 use logcabin_log::{Log, verify::Checker};
@@ -409,7 +410,7 @@ impl Keeper {
         // At normal priority, because writes wait for it.
         let (engine, skipped) = (Arc::clone(&self.engine), provisional.clone());
         let (dir, log, shutdown) = self.parts();
-        let compared = tokio::task::spawn_blocking({
+        let compared = threads::spawn_blocking({
             let (log, shutdown) = (Arc::clone(&log), shutdown.clone());
             move || compare(&engine, &*log, state, &skipped, &shutdown)
         });
@@ -632,7 +633,7 @@ async fn apart<T: Send + 'static>(
         // Nobody waits for the result any more.
         let _ = done.send(work());
     };
-    let thread = std::thread::Builder::new().name("snapshot".to_owned()).spawn(run);
+    let thread = threads::spawn("snapshot", run);
     thread.map_err(|source| SnapshotError::Io { path: PathBuf::from("(a thread)"), source })?;
     // Its panic has been logged.
     result.await.unwrap_or(Err(SnapshotError::Stopped))

@@ -12,6 +12,7 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{index::hash, serializers};
+use logcabin_base::planted::{self, Fault};
 use logcabin_record::{
     Offset,
     command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
@@ -225,6 +226,9 @@ impl Keys {
                 return;
             }
             device.claimed.insert(hash(&[&body.key_id]));
+            if planted::has(Fault::KeyGivenAgain) {
+                return;
+            }
             if let Some(left) = device.one_time.get_mut(algorithm) {
                 left.retain(|(_, key_id)| *key_id != body.key_id);
                 if left.is_empty() {

@@ -32,7 +32,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    net::{TcpStream, UnixStream},
+    net::UnixStream,
     time::timeout,
 };
 use tokio_rustls::server::TlsStream;
@@ -42,7 +42,10 @@ use super::{
     outgoing::{CountedResponse, Piece, Stall, StreamGuard, Streams},
     serve::FEW,
 };
-use logcabin_base::limits;
+use logcabin_base::{
+    limits,
+    net::{self, TcpStream},
+};
 
 /// A request in place of one that hyper has read before. Only requests that it stands for are put
 /// aside: see [`can_be_put_aside`].
@@ -383,13 +386,13 @@ impl Wire for TcpStream {
     }
 
     fn reset(&self) {
-        let _ = self.set_zero_linger();
+        net::reset_when_dropped(self);
     }
 }
 
 impl Wire for TlsStream<TcpStream> {
     fn reset(&self) {
-        let _ = self.get_ref().0.set_zero_linger();
+        net::reset_when_dropped(self.get_ref().0);
     }
 }
 
@@ -512,7 +515,7 @@ pub(super) async fn linger(mut stream: impl Wire) {
 mod tests {
     use std::{future::poll_fn, time::Duration};
 
-    use tokio::net::TcpListener;
+    use logcabin_base::net::TcpListener;
 
     use super::*;
 

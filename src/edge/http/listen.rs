@@ -4,19 +4,20 @@ use std::{
     ffi::OsString,
     fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::fd::{AsFd, BorrowedFd},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixStream};
 use tracing::debug;
 
 use super::{
     proxy_header::{self, HeaderError},
     tls::Tls,
 };
+use logcabin_base::descriptors::{self, Purpose};
+use logcabin_base::net::{TcpListener, TcpStream};
 use logcabin_base::network::{Range, contains};
 
 /// Who may connect to a Unix socket: the user and the group that the server runs as.
@@ -48,20 +49,31 @@ pub(super) enum Accepted {
 }
 
 impl Accepted {
+    /// See [`descriptors::is_spare`].
+    pub(super) fn is_spare(&self) -> bool {
+        match self {
+            Self::Tcp(stream) | Self::Tls(stream, _) => {
+                descriptors::is_spare(stream, Purpose::Connection)
+            }
+            Self::Unix(stream) => descriptors::is_spare(stream, Purpose::Connection),
+        }
+    }
+
+    /// See [`descriptors::has_spare`].
+    pub(super) fn leaves_spare(&self) -> bool {
+        match self {
+            Self::Tcp(stream) | Self::Tls(stream, _) => {
+                descriptors::has_spare(stream, Purpose::Connection)
+            }
+            Self::Unix(stream) => descriptors::has_spare(stream, Purpose::Connection),
+        }
+    }
+
     /// Reads the PROXY header. See [`proxy_header::read`].
     pub(super) async fn read_header(&mut self) -> Result<Option<IpAddr>, HeaderError> {
         match self {
             Self::Tcp(stream) | Self::Tls(stream, _) => proxy_header::read(stream).await,
             Self::Unix(stream) => proxy_header::read(stream).await,
-        }
-    }
-}
-
-impl AsFd for Accepted {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) | Self::Tls(stream, _) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
         }
     }
 }

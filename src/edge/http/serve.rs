@@ -36,7 +36,7 @@ use hyper_util::{
 use parking_lot::Mutex;
 use tokio::{
     io::AsyncReadExt as _,
-    net::{TcpStream, UnixStream},
+    net::UnixStream,
     sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::{Sleep, sleep, timeout},
 };
@@ -56,9 +56,9 @@ use super::{
     tls::{Spoken, Tls},
 };
 use logcabin_base::{
-    descriptors::{self, Purpose},
     limits,
     metrics::metrics,
+    net::{self, TcpStream},
     rate::network_prefix,
     shutdown::Shutdown,
 };
@@ -268,7 +268,7 @@ impl Server {
             Err(_) => self.made_place().await?,
         };
         // The bound counts connections; what they and other parts have opened besides counts here.
-        if !descriptors::is_spare(stream, Purpose::Connection) {
+        if !stream.is_spare() {
             self.made_descriptor(stream).await;
         }
         Some(permit)
@@ -284,7 +284,7 @@ impl Server {
             let places = self.permits.available_permits();
             self.room.notify_one();
             sleep(limits::DESCRIPTORS_RETRY).await;
-            if descriptors::has_spare(stream, Purpose::Connection) {
+            if stream.leaves_spare() {
                 break;
             }
             let none_ended = self.permits.available_permits() <= places;
@@ -383,7 +383,7 @@ impl Drop for ConnectionGuard {
 }
 
 impl Connection {
-    pub(super) async fn run(self, stream: TcpStream) {
+    pub(super) async fn run(self, mut stream: TcpStream) {
         // Answers are written whole: waiting to fill a packet only delays them.
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "cannot set TCP_NODELAY");
@@ -392,7 +392,7 @@ impl Connection {
         let mut stop = pin!(server.shutdown.given().fuse());
         let mut first = [0; HTTP2_PREFACE.len()];
         let said = tokio::select! {
-            said = timeout(server.header_timeout, stream.peek(&mut first)) => said,
+            said = timeout(server.header_timeout, net::peek(&mut stream, &mut first)) => said,
             () = &mut stop => return,
             () = server.room.notified() => return debug!("a silent connection makes room"),
         };

@@ -13,7 +13,6 @@ use rustls::{
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
-use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tracing::{info, warn};
 
@@ -22,6 +21,7 @@ use logcabin_base::{
     certificates::{self, Validity},
     limits,
     metrics::metrics,
+    net::TcpStream,
 };
 use logcabin_outside::acme::{ACME_TLS, Challenges};
 

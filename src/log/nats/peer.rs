@@ -19,6 +19,7 @@ use tokio::time::sleep;
 
 use super::{Shared, consume::PAUSE, position::Position};
 use crate::{Log as _, ReadError, store::SledLog};
+use logcabin_base::threads;
 use logcabin_record::{
     Offset,
     codec::{self, Frame},
@@ -132,7 +133,7 @@ pub(super) async fn serve(shared: Arc<Shared>, local: Arc<SledLog>) {
                 let (reading, local) = (Arc::clone(&shared), Arc::clone(&local));
                 // One at a time: a node that catches up leaves the others their processors.
                 let read =
-                    tokio::task::spawn_blocking(move || answer(&reading, &local, &request.payload));
+                    threads::spawn_blocking(move || answer(&reading, &local, &request.payload));
                 let Ok(answer) = read.await else { continue };
                 if let Err(error) = client.publish(reply, answer).await {
                     tracing::debug!(%error, "another node did not get records");

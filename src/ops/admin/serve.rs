@@ -19,7 +19,7 @@ use super::{actor, context::ActContext, registry};
 use crate::socket::{
     BadRequest, DONE_BYTES, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR,
 };
-use logcabin_base::{limits, shutdown::Shutdown};
+use logcabin_base::{limits, shutdown::Shutdown, threads};
 use logcabin_log::{
     Log, ReadError,
     archive::{MAGIC, TAG_RECORD, TAG_SEAL},
@@ -251,7 +251,7 @@ impl Connection {
     /// Reading blocks, on the store's locks and on the disk.
     async fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, Failure> {
         let log = Arc::clone(&self.log);
-        let read = tokio::task::spawn_blocking(move || log.read(from, limit)).await;
+        let read = threads::spawn_blocking(move || log.read(from, limit)).await;
         Ok(read.map_err(|_| Failure::Refused("reading the log failed".to_owned()))??)
     }
 

@@ -40,7 +40,7 @@ use logcabin_base::{
     limits,
 };
 use logcabin_config::Config;
-use logcabin_log::store::SledLog;
+use logcabin_log::LocalLog;
 use logcabin_outside::{outbound::Outbound, pushers::Pushers};
 use logcabin_service::observe::Archive;
 
@@ -49,7 +49,7 @@ pub struct Running {
     /// Since when it runs, in milliseconds since the Unix epoch.
     pub since_ms: u64,
     /// The log on this machine.
-    pub log: Arc<SledLog>,
+    pub log: Arc<dyn LocalLog>,
     /// How far the archive is, if there is one.
     pub archive: Option<Archive>,
     pub pushers: Arc<Pushers>,

@@ -20,6 +20,7 @@ pub use keeper::{Policy, checkpoint};
 pub use keeper::{keep, keep_last};
 pub use witness::{Fault, Witness};
 
+use logcabin_base::threads;
 use logcabin_engine::{Engine, Rejected};
 use logcabin_log::{Log, ReadError};
 use logcabin_record::{
@@ -316,7 +317,7 @@ pub(crate) async fn make(
         checkpoint(engine, origin).await?;
     }
     let engine = Arc::clone(engine);
-    let made = tokio::task::spawn_blocking(move || {
+    let made = threads::spawn_blocking(move || {
         let server = engine.state().server().ok_or(ProofError::NoServer)?;
         let state = engine.state();
         let mut prover = Prover::new(&state.tree, &**engine.log(), &server);

@@ -16,7 +16,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName},
 };
 use rustls_platform_verifier::Verifier;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::Unreachable;
@@ -30,6 +30,7 @@ use logcabin_base::{
     clock::random_bytes,
     descriptors::{self, Purpose},
     limits,
+    net::TcpStream,
 };
 use logcabin_config::{Federation, FilePath};
 
@@ -248,7 +249,7 @@ fn resolver(nameservers: &[SocketAddr]) -> Result<TokioResolver, String> {
 pub(super) type TlsConnection = Line<TlsStream<TcpStream>>;
 
 /// When the certificate of the other end expires, in milliseconds since the Unix epoch.
-pub(crate) fn expires_ms(stream: &TlsStream<TcpStream>) -> Option<u64> {
+pub(crate) fn expires_ms<S>(stream: &TlsStream<S>) -> Option<u64> {
     let (_, session) = stream.get_ref();
     let validity = certificates::validity(session.peer_certificates()?.first()?)?;
     u64::try_from(validity.until_s).ok()?.checked_mul(1000)

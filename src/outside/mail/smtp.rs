@@ -1,6 +1,7 @@
 //! E-mail, by SMTP.
 
 use std::{
+    fmt::Debug,
     io,
     net::{IpAddr, SocketAddr},
     pin::Pin,
@@ -26,10 +27,9 @@ use lettre::{
 use ruma::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::TlsConnector;
 
 use super::{SendError, SetupError};
 use crate::{
@@ -79,7 +79,7 @@ pub(crate) struct Mail {
     pub(crate) unsubscribe: Option<String>,
 }
 
-impl std::fmt::Debug for Mailer {
+impl Debug for Mailer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mailer").field("from", &self.from).finish_non_exhaustive()
     }
@@ -292,52 +292,56 @@ impl Proxied {
         let unreachable = |error: &dyn std::fmt::Display| SendError::Unreachable(error.to_string());
         let host = unbracketed(host);
         let stream = self.router.connect(host, port).await.map_err(|error| unreachable(&error))?;
+        let peer = stream.peer_addr().map_err(|error| unreachable(&error))?;
         if !secure {
-            return Ok(Box::new(stream));
+            return Ok(Box::new(MailLine { stream, peer }));
         }
         let name = rustls::pki_types::ServerName::try_from(host.to_owned());
         let name = name.map_err(|error| unreachable(&error))?;
         let shaking = timeout(limits::TLS_HANDSHAKE, self.tls.connect(name, stream)).await;
         let stream = shaking.map_err(|_| SendError::Late)?.map_err(|error| unreachable(&error))?;
-        Ok(Box::new(TlsLine(stream)))
+        Ok(Box::new(MailLine { stream, peer }))
     }
 }
 
-/// A connection with TLS, for lettre.
+/// A connection, for lettre.
 #[derive(Debug)]
-struct TlsLine(TlsStream<TcpStream>);
+struct MailLine<S> {
+    stream: S,
+    peer: SocketAddr,
+}
 
-impl AsyncTokioStream for TlsLine {
+impl<S: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin> AsyncTokioStream for MailLine<S> {
     fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.0.get_ref().0.peer_addr()
+        Ok(self.peer)
     }
 }
 
-impl AsyncRead for TlsLine {
+impl<S: AsyncRead + Unpin> AsyncRead for MailLine<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for TlsLine {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MailLine<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

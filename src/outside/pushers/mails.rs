@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use ruma::UserId;
 use tokio::{
     sync::{Notify, Semaphore},
-    task::{spawn_blocking, yield_now},
+    task::yield_now,
     time::timeout,
 };
 use tracing::{error, info, warn};
@@ -38,6 +38,7 @@ use logcabin_base::{
     metrics::metrics,
     shutdown::Shutdown,
     signed::Signer,
+    threads,
     timers::{self, Timed},
     traces::traces,
 };
@@ -386,7 +387,7 @@ impl Mails {
         }
         let (this, looking) = (Arc::clone(self), Arc::clone(&pusher));
         // Rooms without cached counts are read through.
-        let written = spawn_blocking(move || this.write(&looking, at)).await;
+        let written = threads::spawn_blocking(move || this.write(&looking, at)).await;
         let digest = match written {
             Ok(Ok(Some(written))) => written,
             Ok(Ok(None)) => return MailOutcome::Done(at),

@@ -27,7 +27,11 @@ use crate::{
         token::Token,
     },
 };
-use logcabin_base::{background::lock_at_length, limits};
+use logcabin_base::{
+    background::lock_at_length,
+    limits,
+    planted::{self, Fault},
+};
 use logcabin_record::{Epoch, Offset};
 use logcabin_state::{Membership, RoomMembership};
 
@@ -214,8 +218,9 @@ pub fn respond(
     let session = view.viewer.session;
     let device =
         filter.room.state.lazy_load_members.then(|| memory.members.of(session, request.since));
+    let next = if planted::has(Fault::TokenTooFar) { view.at().next() } else { view.at() };
     let mut response = Response {
-        next_batch: Token { epoch: request.epoch, offset: view.at() }.to_string(),
+        next_batch: Token { epoch: request.epoch, offset: next }.to_string(),
         account_data: Events::default(),
         presence: Events::default(),
         rooms: Rooms::default(),

@@ -24,7 +24,7 @@ use super::{
 use crate::ServerError;
 use logcabin_base::{
     bodies::BodyBudget,
-    limits,
+    limits, threads,
     traces::{self, Attribute, AttributeValue, Exporter, Span, Traces},
 };
 use logcabin_config::Config;
@@ -70,7 +70,7 @@ pub(crate) fn begin(config: &Config) -> Result<(), ServerError> {
 pub(crate) async fn end() {
     if let Some(traces) = traces::traces() {
         // A collector that does not answer is given up after a while.
-        let _ = tokio::task::spawn_blocking(|| traces.flush()).await;
+        let _ = threads::spawn_blocking(|| traces.flush()).await;
     }
 }
 

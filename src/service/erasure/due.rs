@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 use logcabin_base::{
     clock::millis,
     progress::{self, Work},
+    threads,
 };
 use logcabin_decide::{
     Env, Proposal,
@@ -234,7 +235,7 @@ pub(super) async fn erase_users(engine: &Engine) -> Result<u64, SweepError> {
     let looked_for =
         ScanTargets { users: owed.iter().cloned().collect(), told: told.into_iter().collect() };
     // It scans the whole log.
-    let finding = tokio::task::spawn_blocking(move || Traces::find(&*log, end, &looked_for));
+    let finding = threads::spawn_blocking(move || Traces::find(&*log, end, &looked_for));
     let mut traces = match finding.await {
         Ok(found) => found?,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),

@@ -7,6 +7,7 @@ use ruma::{OwnedRoomId, RoomId};
 use logcabin_base::{
     background::Pace,
     progress::{self, Work},
+    threads,
 };
 use logcabin_decide::{
     erasure::files_in,
@@ -76,7 +77,7 @@ pub async fn look(engine: &Engine, room_id: &RoomId) -> Result<Purge, PurgeError
     let address = format!("mxc://{}/", engine.env().server.name);
     let stream = Stream::room(room_id);
     let looked_for = room_id.to_owned();
-    let looking = tokio::task::spawn_blocking(move || -> Result<_, ReadError> {
+    let looking = threads::spawn_blocking(move || -> Result<_, ReadError> {
         let (mut bytes, mut named) = (0, BTreeSet::new());
         for offset in events {
             let record = log.get(offset)?.ok_or(ReadError::Missing(offset))?;

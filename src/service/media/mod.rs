@@ -20,7 +20,6 @@ use parking_lot::Mutex;
 use ruma::{OwnedMxcUri, OwnedServerName, OwnedUserId, ServerName, UserId};
 use tokio::{
     sync::{Mutex as AsyncMutex, Notify},
-    task::spawn_blocking,
     time::{Instant, sleep_until},
 };
 use tracing::{info, warn};
@@ -30,7 +29,7 @@ use self::{
     remote::{Failure, Remote},
 };
 use crate::{federation::Federation, requester::Requester};
-use logcabin_base::{bodies::BodyBudget, limits, long_work::LongWork, shutdown::Shutdown};
+use logcabin_base::{bodies::BodyBudget, limits, long_work::LongWork, shutdown::Shutdown, threads};
 use logcabin_cluster::Cluster;
 use logcabin_config::{self as config, Config};
 use logcabin_decide::media::AddMedia;
@@ -229,7 +228,7 @@ impl Media {
 
     async fn discard(self: &Arc<Self>, file: PinnedFile) {
         let media = Arc::clone(self);
-        let discarding = spawn_blocking(move || {
+        let discarding = threads::spawn_blocking(move || {
             media.store.discard(file, |hash| media.engine.state().media.names(hash))
         });
         if let Ok(Err(error)) = discarding.await {
@@ -255,7 +254,7 @@ impl Media {
                 }
             }
         };
-        let making = spawn_blocking(move || place.work(making));
+        let making = threads::spawn_blocking(move || place.work(making));
         // A panic of a decoder has been logged.
         let _ = making.await;
     }
@@ -419,7 +418,7 @@ pub async fn sweep(media: Arc<Media>, shutdown: Shutdown) {
     remove(&media, left.into_iter().collect()).await;
     loop {
         let sweeping = Arc::clone(&media);
-        let swept = spawn_blocking(move || {
+        let swept = threads::spawn_blocking(move || {
             let settings = &sweeping.settings;
             let named = |hash: &FileHash| sweeping.engine.state().media.names(hash);
             let age = Duration::from_secs(settings.orphan_seconds);
@@ -457,7 +456,7 @@ pub async fn sweep(media: Arc<Media>, shutdown: Shutdown) {
 /// Deletes files without any id left. A later sweep finds those that it fails to delete.
 async fn remove(media: &Arc<Media>, files: BTreeSet<FileHash>) {
     let media = Arc::clone(media);
-    let removing = spawn_blocking(move || {
+    let removing = threads::spawn_blocking(move || {
         for hash in files {
             let named = |hash: &FileHash| media.engine.state().media.names(hash);
             if let Err(error) = media.store.remove(&hash, named) {

@@ -7,10 +7,10 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 use ruma::OwnedMxcUri;
 use serde::{Deserialize, Serialize};
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 use super::Media;
-use logcabin_base::limits;
+use logcabin_base::{limits, threads};
 use logcabin_cluster::Cluster;
 use logcabin_media::{
     Download,
@@ -94,7 +94,7 @@ impl Media {
             return Some(Bytes::new());
         };
         let files = Arc::clone(&self.remote.files);
-        let reading = spawn_blocking(move || read(&files, &wanted));
+        let reading = threads::spawn_blocking(move || read(&files, &wanted));
         Some(reading.await.ok().flatten().unwrap_or_default())
     }
 }

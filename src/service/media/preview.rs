@@ -18,7 +18,7 @@ use tracing::debug;
 use url::Url;
 
 use super::{FileError, Media};
-use logcabin_base::{bodies::BodyBudget, limits};
+use logcabin_base::{bodies::BodyBudget, limits, threads};
 use logcabin_config as config;
 use logcabin_decide::{Refusal, media::AddMedia};
 use logcabin_engine::Rejected;
@@ -127,7 +127,7 @@ impl Media {
             let most = answer.body.len().min(limits::PREVIEW_PAGE_BYTES);
             let body = answer.body.slice(..most);
             let reading = move || Page::read(&body, &content_type);
-            let page = tokio::task::spawn_blocking(reading).await.map_err(|_| Failure::Upstream)?;
+            let page = threads::spawn_blocking(reading).await.map_err(|_| Failure::Upstream)?;
             for (name, value) in &page.properties {
                 data.insert(name.clone(), json!(value));
             }
@@ -196,7 +196,7 @@ impl Media {
             return;
         }
         let reading = bytes.clone();
-        let about = tokio::task::spawn_blocking(move || picture::about(&reading)).await;
+        let about = threads::spawn_blocking(move || picture::about(&reading)).await;
         let Ok(Ok(picture::PictureInfo { format, size: (width, height) })) = about else { return };
         let content_type = format.content_type();
         let size = bytes.len();

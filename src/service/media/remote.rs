@@ -13,7 +13,6 @@ use quick_cache::sync::Cache;
 use ruma::{MxcUri, OwnedMxcUri, OwnedServerName};
 use tokio::{
     sync::{Semaphore, watch},
-    task::spawn_blocking,
     time::timeout_at,
 };
 use tracing::{debug, error};
@@ -22,6 +21,7 @@ use super::{FileError, FileRequest, Media, ServedFile};
 use crate::{federation::Federation, requester::Requester};
 use logcabin_base::{
     arrival::Pace, bodies::BodyBudget, keyed_semaphore::KeyedSemaphore, limits, shutdown::Shutdown,
+    threads,
 };
 use logcabin_config as config;
 use logcabin_media::remote::{RemoteFile, RemoteFiles};
@@ -204,7 +204,7 @@ impl Media {
     ) -> Result<Option<RemoteFile>, FileError> {
         let address = self.remote_address(wanted)?;
         let files = Arc::clone(&self.remote.files);
-        spawn_blocking(move || files.get(&address)).await.map_err(FileError::lost)
+        threads::spawn_blocking(move || files.get(&address)).await.map_err(FileError::lost)
     }
 
     /// A copy, unless it is in quarantine.

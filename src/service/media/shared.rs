@@ -5,11 +5,11 @@ use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use futures_util::{StreamExt as _, stream};
-use tokio::{io::AsyncReadExt as _, task::spawn_blocking};
+use tokio::io::AsyncReadExt as _;
 use tracing::{info, warn};
 
 use super::{FileError, Media};
-use logcabin_base::{limits, shutdown::Shutdown};
+use logcabin_base::{limits, shutdown::Shutdown, threads};
 use logcabin_engine::Lagged;
 use logcabin_media::shared_store::SharedStore;
 use logcabin_record::{
@@ -72,7 +72,7 @@ impl Media {
 
     async fn has(&self, hash: FileHash) -> bool {
         let path = self.store.path(&hash);
-        spawn_blocking(move || path.exists()).await.unwrap_or(false)
+        threads::spawn_blocking(move || path.exists()).await.unwrap_or(false)
     }
 }
 

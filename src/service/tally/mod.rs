@@ -24,6 +24,7 @@ use logcabin_base::{
     background::{Pace, at_length},
     disk,
     shutdown::Shutdown,
+    threads,
 };
 use logcabin_decide::erasure::files_in;
 use logcabin_engine::Engine;
@@ -84,7 +85,7 @@ impl Tally {
         while !shutdown.is_given() {
             let (tally, counted_by) = (Arc::clone(&self), Arc::clone(&engine));
             let stopping = shutdown.clone();
-            let counting = tokio::task::spawn_blocking(move || tally.count(&counted_by, &stopping));
+            let counting = threads::spawn_blocking(move || tally.count(&counted_by, &stopping));
             let pause = match counting.await {
                 Ok(Ok(())) => GATHER,
                 Ok(Err(error)) => {

@@ -16,7 +16,7 @@ use http::{
 use ruma::http_headers::{ContentDisposition, ContentDispositionType};
 
 use crate::http::{ApiError, Reply};
-use logcabin_base::limits;
+use logcabin_base::{limits, threads};
 use logcabin_media::{Download, DownloadError};
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
@@ -236,7 +236,7 @@ fn pieces(
                 return Ok(None);
             }
             let end = range.end.min(range.start + limits::MEDIA_PIECE_BYTES as u64);
-            let piece = tokio::task::spawn_blocking(move || {
+            let piece = threads::spawn_blocking(move || {
                 let piece = download.read(&(range.start..end));
                 let checked = piece.and_then(|piece| {
                     let mut hasher = hasher;

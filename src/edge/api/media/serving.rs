@@ -5,14 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::HeaderMap;
 use ruma::{UInt, media::Method};
-use tokio::task::spawn_blocking;
 
 use super::file::{self, Content, FileMetadata};
 use crate::{
     api::server::Server,
     http::{ApiError, ErrorCode, Reply},
 };
-use logcabin_base::limits;
+use logcabin_base::{limits, threads};
 use logcabin_engine::Engine;
 use logcabin_media::{
     Download, DownloadError, FileLocation,
@@ -49,7 +48,7 @@ impl<'a> Serving<'a> {
 
     async fn open(&self, found: &ServedFile) -> Result<Content, ApiError> {
         let place = self.place_of(found).await?;
-        let opening = spawn_blocking(move || {
+        let opening = threads::spawn_blocking(move || {
             let download = Download::open(&place)?;
             let small = download.read_small();
             if let Err(error) = &small {
@@ -118,7 +117,7 @@ impl<'a> Serving<'a> {
             ServedFile::Own(stored) => (Arc::clone(&self.media.store), stored.hash),
             ServedFile::Copy(place, _) => (Arc::clone(&place.store), place.name),
         };
-        let ready = spawn_blocking(move || kept(&store, &name, wish)).await;
+        let ready = threads::spawn_blocking(move || kept(&store, &name, wish)).await;
         let (content, format) = match ready.map_err(ApiError::internal)? {
             Some((bytes, format)) => (Content::Bytes(bytes), format),
             None => self.make_thumbnail(&found, wish, caller).await?,
@@ -167,7 +166,7 @@ impl<'a> Serving<'a> {
             }
             Ok(ThumbnailResult::Answer(thumbnail))
         };
-        match spawn_blocking(move || turn.work(making)).await {
+        match threads::spawn_blocking(move || turn.work(making)).await {
             Ok(Ok(ThumbnailResult::Kept(bytes, format))) => Ok((Content::Bytes(bytes), format)),
             Ok(Ok(ThumbnailResult::Lost(error))) => Err(self.lost(found, error)),
             Ok(Ok(ThumbnailResult::Answer(Thumbnail::Original(format)))) => {

@@ -11,6 +11,7 @@ use crate::{
     },
     export::{self, ImportableData, ImportedUser},
 };
+use logcabin_base::threads;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ImportUser {
@@ -31,7 +32,7 @@ impl Act for ImportUser {
         by: Attribution,
     ) -> Result<ImportedUser, ActError> {
         let Self { src, user } = self;
-        let read = tokio::task::spawn_blocking(move || ImportableData::read(&src)).await;
+        let read = threads::spawn_blocking(move || ImportableData::read(&src)).await;
         let belongings = read.map_err(ActError::invalid)?.map_err(ActError::invalid)?;
         let name = user.as_deref().unwrap_or_else(|| belongings.localpart());
         let user_id = context.new_user_id(name)?;

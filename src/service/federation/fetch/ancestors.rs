@@ -12,7 +12,11 @@ use serde_json::{json, value::RawValue};
 
 use super::{Allowance, Budget, request::as_many_as_state};
 use crate::federation::{PduError, PduReceiver, outliers::Lacking, receive::Verified};
-use logcabin_base::{limits, text::encoded};
+use logcabin_base::{
+    limits,
+    planted::{self, Fault},
+    text::encoded,
+};
 use logcabin_decide::federation::ReceiveOutcome;
 use logcabin_outside::federation::FederationRequest;
 use logcabin_state::Room;
@@ -105,7 +109,7 @@ impl PduReceiver<'_> {
             }
             // If they are still missing afterwards, they cannot be fetched, and no other request,
             // perhaps at another node, has recorded them meanwhile.
-            if unknown != fetched {
+            if unknown != fetched && !planted::has(Fault::GapNotFilled) {
                 let latest = waiting.keys();
                 let between = self.fetch_between(origin, room, latest, &mut budget.missing).await;
                 let mut between = between.unwrap_or_default();
