@@ -10,7 +10,8 @@ use std::{
 
 /// The folders of `src/`, each a package, from the top down. A package may use those below it and
 /// none above it.
-const FOLDERS: [(&str, &str); 19] = [
+const FOLDERS: [(&str, &str); 20] = [
+    ("simulate", "whole servers on one thread, with all that goes wrong; only asked for by name"),
     ("cli", "the command line: it starts everything and is used by nothing"),
     ("import", "moves from other homeservers: what reads them, and what makes records of it"),
     ("server", "starts the parts of a server, runs its background tasks and stops it"),

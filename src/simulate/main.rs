@@ -1,0 +1,221 @@
+//! `simulate`: whole servers, with their clients, disks and network, on one thread and in a time of
+//! their own. A seed decides everything, so that a failure happens again with the same seed.
+
+mod dice;
+mod homeserver;
+mod http;
+mod ledger;
+mod os;
+mod story;
+mod user;
+mod world;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Parser as _;
+use tracing_subscriber::{
+    Layer,
+    layer::{Context, SubscriberExt as _},
+    util::SubscriberInitExt as _,
+};
+
+use logcabin_base::planted::Fault;
+use story::Story;
+use world::{Outcome, Plan};
+
+/// Run worlds of homeservers with all that can go wrong, and check what must hold in them
+#[derive(Debug, clap::Parser)]
+struct Arguments {
+    /// The seed of the first world
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// How many worlds to run, with one seed after the other
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    worlds: u64,
+
+    /// How many homeservers a world has
+    #[arg(long, value_name = "NUMBER", default_value_t = 3)]
+    homeservers: usize,
+
+    /// How many users each homeserver has
+    #[arg(long, value_name = "NUMBER", default_value_t = 4)]
+    users: usize,
+
+    /// How much each user does
+    #[arg(long, value_name = "NUMBER", default_value_t = 30)]
+    actions: usize,
+
+    /// Plant a fault in the servers, which the worlds then must find
+    #[arg(long, value_name = "NUMBER")]
+    mutate: Option<u32>,
+
+    /// Let nothing go wrong
+    #[arg(long)]
+    calm: bool,
+
+    /// Write what the disks hold at the end into this directory, a file for each homeserver
+    #[arg(long, value_name = "DIR")]
+    dump: Option<PathBuf>,
+
+    /// Leave out these faults, by their numbers
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    without: Vec<usize>,
+
+    /// Look for a smaller world that is broken, too
+    #[arg(long)]
+    minimise: bool,
+
+    /// Print all that happens
+    #[arg(long)]
+    story: bool,
+
+    /// Print what the servers log, at this level
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+}
+
+/// Takes all that is logged, and does nothing with it.
+struct Everything;
+
+impl<S: tracing::Subscriber> Layer<S> for Everything {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+        metadata.target().starts_with("logcabin") && *metadata.level() <= tracing::Level::DEBUG
+    }
+}
+
+/// How many lines of the story of a broken world are printed.
+const LAST: usize = 40;
+
+/// What is known of a world that has ended.
+struct Report {
+    broken: Option<String>,
+    last: Vec<String>,
+    trace: String,
+    outcome: Option<Outcome>,
+}
+
+/// Runs the world of a plan.
+fn run(plan: &Plan, tells: bool, dump: Option<PathBuf>) -> Report {
+    let plan = plan.clone();
+    // On a thread of its own, whose hash tables have keys of its own: a world is the same
+    // whichever came before it.
+    let world = std::thread::spawn(move || {
+        let story = if tells { Story::default().told() } else { Story::default() };
+        let ended = world::run(&plan, &story, dump.as_deref()).map_err(|error| error.to_string());
+        let broken = story.is_broken().or_else(|| ended.as_ref().err().cloned());
+        Report { broken, last: story.last(LAST), trace: story.hash(), outcome: ended.ok() }
+    });
+    world.join().unwrap_or_else(|_| Report {
+        broken: Some("a part of it panicked".to_owned()),
+        last: Vec::new(),
+        trace: String::new(),
+        outcome: None,
+    })
+}
+
+/// The smallest plan that is found whose world is still broken, step by step from this one.
+fn minimised(mut plan: Plan, faults: usize) -> Plan {
+    let is_broken = |plan: &Plan| run(plan, false, None).broken.is_some();
+    let mut calm = plan.clone();
+    calm.has_faults = false;
+    if plan.has_faults && is_broken(&calm) {
+        plan = calm;
+    }
+    while plan.actions > 1 {
+        let fewer = Plan { actions: plan.actions / 2, ..plan.clone() };
+        if !is_broken(&fewer) {
+            break;
+        }
+        plan = fewer;
+    }
+    let faults = if plan.has_faults { faults } else { 0 };
+    for fault in 1..=faults {
+        let mut without = plan.clone();
+        without.without.insert(fault);
+        if is_broken(&without) {
+            plan = without;
+        }
+    }
+    plan
+}
+
+/// The arguments that give this plan.
+fn arguments_of(plan: &Plan) -> String {
+    let Plan { seed, homeservers, users, actions, has_faults, without, planted } = plan;
+    let mut text =
+        format!("--seed {seed} --homeservers {homeservers} --users {users} --actions {actions}");
+    if !has_faults {
+        text.push_str(" --calm");
+    }
+    if !without.is_empty() {
+        let numbers: Vec<_> = without.iter().map(usize::to_string).collect();
+        text.push_str(&format!(" --without {}", numbers.join(",")));
+    }
+    if let Some(planted) = planted {
+        text.push_str(&format!(" --mutate {}", *planted as u32));
+    }
+    text
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let planted = arguments.mutate.map(|number| {
+        let fault = Fault::ALL.into_iter().find(|fault| *fault as u32 == number);
+        fault.ok_or(number)
+    });
+    let planted = match planted.transpose() {
+        Ok(planted) => planted,
+        Err(number) => {
+            let known = Fault::ALL.map(|fault| format!("{} {fault:?}", fault as u32)).join(", ");
+            eprintln!("no fault has the number {number}; there are {known}");
+            return ExitCode::from(2);
+        }
+    };
+    // Spans exist with and without `--log`: a request with one has an id, which is random.
+    let (level, shown) = match &arguments.log {
+        Some(filter) => (filter.as_str(), true),
+        None => ("", false),
+    };
+    let shown = shown.then(|| {
+        let filter = tracing_subscriber::EnvFilter::new(level);
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(filter)
+    });
+    tracing_subscriber::registry().with(Everything).with(shown).init();
+    for seed in arguments.seed..arguments.seed.saturating_add(arguments.worlds) {
+        let plan = Plan {
+            seed,
+            homeservers: arguments.homeservers,
+            users: arguments.users,
+            actions: arguments.actions,
+            has_faults: !arguments.calm,
+            without: arguments.without.iter().copied().collect(),
+            planted,
+        };
+        let before = os::processor_time();
+        let Report { broken, last, trace, outcome } =
+            run(&plan, arguments.story, arguments.dump.clone());
+        let took = os::processor_time().saturating_sub(before).as_secs_f64();
+        if let Some(broken) = broken {
+            for line in last.iter().filter(|_| !arguments.story) {
+                println!("{line}");
+            }
+            println!("seed {seed}: BROKEN {broken} (trace {trace})");
+            let plan = match outcome.filter(|_| arguments.minimise) {
+                Some(outcome) => minimised(plan, outcome.faults),
+                None => plan,
+            };
+            println!("again: simulate --story {}", arguments_of(&plan));
+            return ExitCode::FAILURE;
+        }
+        if let Some(Outcome { requests, lasted, faults }) = outcome {
+            println!(
+                "seed {seed}: {requests} requests and {faults} faults in {} simulated seconds, \
+                 {took:.1} s of CPU, {:.0} requests for each (trace {trace})",
+                lasted.as_secs(),
+                requests as f64 / took,
+            );
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,385 @@
+//! A model of a person with one device, whose client does what real ones do: it repeats what was
+//! not answered, with the same transaction id, and goes on with the token that it has.
+
+use std::{rc::Rc, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use ed25519_dalek::{Signer as _, SigningKey};
+use http::Method;
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::sleep};
+
+use super::{
+    dice::Dice,
+    http::{Answer, Client},
+    ledger::Ledger,
+    story::Story,
+};
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a request may be repeated without an answer that settles it. Faults end long before.
+const BEARABLE: Duration = Duration::from_secs(600);
+
+/// What all users share.
+pub(crate) struct Crowd {
+    pub(crate) story: Story,
+    pub(crate) ledger: Ledger,
+    /// The user ids, by number, once the world is made.
+    pub(crate) user_ids: Vec<String>,
+    /// How many rooms there are to be: one for each homeserver.
+    pub(crate) rooms: usize,
+    pub(crate) actions: usize,
+    /// Whether nothing goes wrong, so that nobody waits.
+    pub(crate) is_calm: bool,
+    /// Whether users are to say what state they see.
+    pub(crate) ending: watch::Receiver<bool>,
+}
+
+pub(crate) struct User {
+    pub(crate) number: usize,
+    /// Whether this one makes a room.
+    pub(crate) is_host: bool,
+    pub(crate) crowd: Rc<Crowd>,
+    pub(crate) dice: Dice,
+    pub(crate) client: Client,
+    device: String,
+}
+
+impl User {
+    pub(crate) fn new(
+        number: usize,
+        is_host: bool,
+        crowd: &Rc<Crowd>,
+        dice: Dice,
+        client: Client,
+    ) -> Self {
+        let device = format!("D{number}");
+        Self { number, is_host, crowd: Rc::clone(crowd), dice, client, device }
+    }
+
+    fn name(&self) -> String {
+        format!("u{}", self.number)
+    }
+
+    fn note(&self, what: &str) {
+        self.crowd.story.note(&self.name(), what);
+    }
+
+    /// Asks until an answer settles it: a success, or a refusal that repeating does not change.
+    async fn settle(&self, method: Method, path: &str, body: Option<&Value>) -> Answer {
+        let began = tokio::time::Instant::now();
+        loop {
+            self.crowd.ledger.requested();
+            let answer = self.client.ask(method.clone(), path, body, PATIENCE).await;
+            match answer {
+                Some(answer)
+                    if !answer.status.is_server_error() && answer.status.as_u16() != 429 =>
+                {
+                    return answer;
+                }
+                Some(answer) => self.note(&format!("{path}: {}", answer.status)),
+                None => self.note(&format!("{path}: no answer")),
+            }
+            if began.elapsed() > BEARABLE {
+                let how = format!("{} {method} {path}", self.name());
+                self.crowd.story.broken("each request is answered in time", &how);
+                std::future::pending::<()>().await;
+            }
+            sleep(self.dice.between_ms(200, 3_000)).await;
+        }
+    }
+
+    /// The same for what must succeed.
+    async fn done(&self, method: Method, path: &str, body: Option<&Value>) -> Answer {
+        let answer = self.settle(method.clone(), path, body).await;
+        if !answer.status.is_success() {
+            let how = format!("{} {method} {path}: {} {}", self.name(), answer.status, answer.body);
+            self.crowd.story.broken("no correct request is refused", &how);
+            std::future::pending::<()>().await;
+        }
+        answer
+    }
+
+    /// The whole life.
+    pub(crate) async fn live(mut self) {
+        self.register().await;
+        let this = Rc::new(self);
+        this.upload_keys().await;
+        if this.is_host {
+            this.make_room().await;
+        }
+        while this.crowd.ledger.rooms().len() < this.crowd.rooms {
+            sleep(Duration::from_millis(200)).await;
+        }
+        let syncing = Rc::clone(&this);
+        tokio::task::spawn_local(async move { syncing.sync().await });
+        for room in this.crowd.ledger.rooms() {
+            this.join(&room).await;
+        }
+        for action in 0..this.crowd.actions {
+            sleep(this.dice.between_ms(0, 2_000)).await;
+            this.act(action).await;
+        }
+        this.note("has done all");
+        this.crowd.ledger.done();
+        let mut ending = this.crowd.ending.clone();
+        let _ = ending.wait_for(|ends| *ends).await;
+        for room in this.crowd.ledger.rooms() {
+            let path = format!("v3/rooms/{}/state", encoded(&room));
+            let answer = this.done(Method::GET, &path, None).await;
+            let ids = list(&answer.body).iter().filter_map(|event| event["event_id"].as_str());
+            this.crowd.ledger.state(&room, this.number, ids.map(str::to_owned).collect());
+        }
+    }
+
+    async fn register(&mut self) {
+        let password = format!("password of {}", self.number);
+        let body = json!({
+            "username": self.name(), "password": password, "device_id": self.device,
+            "auth": { "type": "m.login.dummy" },
+        });
+        let mut answer = self.settle(Method::POST, "v3/register", Some(&body)).await;
+        if answer.errcode() == "M_USER_IN_USE" {
+            // An earlier attempt arrived, and its answer did not.
+            let body = json!({
+                "type": "m.login.password", "password": password, "device_id": self.device,
+                "identifier": { "type": "m.id.user", "user": self.name() },
+            });
+            answer = self.done(Method::POST, "v3/login", Some(&body)).await;
+        }
+        match answer.text("/access_token") {
+            Some(token) => self.client.token = Some(token.to_owned()),
+            None => self.crowd.story.broken("people can register", &answer.body.to_string()),
+        }
+        self.note("has registered");
+    }
+
+    async fn upload_keys(&self) {
+        let user_id = &self.crowd.user_ids[self.number];
+        let signing = SigningKey::from_bytes(&bytes_of(&format!("signing key of {user_id}")));
+        let signing_id = format!("ed25519:{}", self.device);
+        let signed = |mut object: Value| {
+            // serde_json sorts members, which makes this the canonical form.
+            let signature = signing.sign(object.to_string().as_bytes()).to_bytes();
+            object["signatures"] =
+                json!({ user_id: { &signing_id: STANDARD_NO_PAD.encode(signature) } });
+            object
+        };
+        let key = |what: String| STANDARD_NO_PAD.encode(bytes_of(&format!("{what} of {user_id}")));
+        let keys: serde_json::Map<String, Value> = (0..50)
+            .map(|number| {
+                let key = json!({ "key": key(format!("key {number}")) });
+                (format!("signed_curve25519:K{number}"), signed(key))
+            })
+            .collect();
+        let body = json!({
+            "device_keys": signed(json!({
+                "user_id": user_id, "device_id": self.device,
+                "algorithms": ["m.olm.v1.curve25519-aes-sha2", "m.megolm.v1.aes-sha2"],
+                "keys": {
+                    &signing_id: STANDARD_NO_PAD.encode(signing.verifying_key().to_bytes()),
+                    format!("curve25519:{}", self.device): key("identity key".to_owned()),
+                },
+            })),
+            "one_time_keys": keys,
+        });
+        self.done(Method::POST, "v3/keys/upload", Some(&body)).await;
+    }
+
+    async fn make_room(&self) {
+        // Not repeated blindly: there is no transaction id, and a room too many harms nobody.
+        let body = json!({ "preset": "public_chat", "name": format!("Room of {}", self.name()) });
+        let answer = self.done(Method::POST, "v3/createRoom", Some(&body)).await;
+        let room = answer.text("/room_id").unwrap_or_default().to_owned();
+        self.note(&format!("has made {room}"));
+        self.crowd.ledger.joined(self.number, &room);
+        self.crowd.ledger.add_room(room);
+    }
+
+    async fn join(&self, room: &str) {
+        let host = room.split_once(':').map_or("", |(_, server)| server);
+        let path = format!("v3/join/{}?server_name={host}", encoded(room));
+        // It may take some attempts: the other homeserver may be down.
+        let began = tokio::time::Instant::now();
+        loop {
+            let answer = self.settle(Method::POST, &path, Some(&json!({}))).await;
+            if answer.status.is_success() {
+                break;
+            }
+            self.note(&format!("cannot join {room}: {} {}", answer.status, answer.errcode()));
+            if began.elapsed() > BEARABLE {
+                let how = format!("{} {room}: {}", self.name(), answer.body);
+                self.crowd.story.broken("a public room can be joined", &how);
+                std::future::pending::<()>().await;
+            }
+            sleep(self.dice.between_ms(500, 5_000)).await;
+        }
+        self.note(&format!("has joined {room}"));
+        self.crowd.ledger.joined(self.number, room);
+    }
+
+    async fn act(&self, action: usize) {
+        let rooms = self.crowd.ledger.rooms();
+        let Some(room) = self.dice.pick(&rooms) else { return };
+        match self.dice.below(10) {
+            0..=5 => self.send(room, action).await,
+            6 => self.set_state(room, action).await,
+            7..=8 => self.tell(action).await,
+            _ => self.claim().await,
+        }
+    }
+
+    async fn send(&self, room: &str, action: usize) {
+        let text = format!("message {action} of {}", self.name());
+        let audience = self.crowd.ledger.audience(room);
+        let path = format!("v3/rooms/{}/send/m.room.message/t{action}", encoded(room));
+        let body = json!({ "msgtype": "m.text", "body": text });
+        let answer = self.done(Method::PUT, &path, Some(&body)).await;
+        let event_id = answer.text("/event_id").unwrap_or_default();
+        self.note(&format!("has sent {text:?} as {event_id}"));
+        self.crowd.ledger.sent(room, event_id, text, audience);
+        if self.dice.happens(20) {
+            let again = self.done(Method::PUT, &path, Some(&body)).await;
+            if again.text("/event_id") != Some(event_id) {
+                let how = format!("{path}: {event_id}, then {}", again.body);
+                self.crowd.story.broken("a transaction id makes one event", &how);
+            }
+        }
+    }
+
+    async fn set_state(&self, room: &str, action: usize) {
+        let path = format!(
+            "v3/rooms/{}/state/org.example.note/{}",
+            encoded(room),
+            encoded(&self.crowd.user_ids[self.number])
+        );
+        // Whether it is allowed is the room's matter: most have no power for it.
+        let answer = self.settle(Method::PUT, &path, Some(&json!({ "note": action }))).await;
+        self.note(&format!("sets a state: {}", answer.status));
+    }
+
+    /// Sends a to-device message.
+    async fn tell(&self, action: usize) {
+        let to = self.dice.below(self.crowd.user_ids.len());
+        let text = format!("secret {action} of {}", self.name());
+        let body = json!({ "messages": { &self.crowd.user_ids[to]: {
+            format!("D{to}"): { "text": text }
+        } } });
+        // A message for a device that does not exist yet is dropped.
+        let path = format!("v3/sendToDevice/org.example.secret/d{action}");
+        let exists = self.crowd.ledger.rooms().iter().all(|room| {
+            let audience = self.crowd.ledger.audience(room);
+            audience.contains(&to)
+        });
+        self.done(Method::PUT, &path, Some(&body)).await;
+        if exists {
+            self.crowd.ledger.told(text, to);
+        }
+    }
+
+    /// Takes somebody's one-time key.
+    async fn claim(&self) {
+        let of = self.dice.below(self.crowd.user_ids.len());
+        let user_id = &self.crowd.user_ids[of];
+        let device = format!("D{of}");
+        let body = json!({ "timeout": 5000, "one_time_keys": {
+            user_id: { &device: "signed_curve25519" }
+        } });
+        let answer = self.done(Method::POST, "v3/keys/claim", Some(&body)).await;
+        let given = answer.body["one_time_keys"][user_id][&device].as_object().cloned();
+        for (name, _) in given.into_iter().flatten() {
+            let key = format!("{name} of {device}");
+            self.note(&format!("was given {key}"));
+            self.crowd.ledger.claimed(&self.crowd.story, &key, self.number);
+        }
+    }
+
+    async fn sync(&self) {
+        let filter = encoded(r#"{"room":{"timeline":{"limit":500}}}"#);
+        let mut since = String::new();
+        loop {
+            let from = if since.is_empty() { String::new() } else { format!("&since={since}") };
+            let path = format!("v3/sync?timeout=20000&filter={filter}{from}");
+            let answer = self.settle(Method::GET, &path, None).await;
+            let Some(next) = answer.text("/next_batch") else {
+                let how = format!("{}: {} {}", self.name(), answer.status, answer.body);
+                self.crowd.story.broken("a client can sync", &how);
+                return;
+            };
+            let next = next.to_owned();
+            self.take(&answer.body, &since).await;
+            since = next;
+        }
+    }
+
+    async fn take(&self, body: &Value, since: &str) {
+        let Crowd { story, ledger, .. } = &*self.crowd;
+        for event in list(&body["to_device"]["events"]) {
+            if let Some(text) = event["content"]["text"].as_str() {
+                ledger.heard(story, self.number, text);
+            }
+        }
+        let joined = body["rooms"]["join"].as_object();
+        for (room, part) in joined.into_iter().flatten() {
+            let timeline = &part["timeline"];
+            let mut events: Vec<Value> = list(&timeline["events"]).to_vec();
+            if timeline["limited"] == true && !since.is_empty() {
+                let before = self.fill(room, timeline["prev_batch"].as_str()).await;
+                events.splice(0..0, before);
+            }
+            for event in &events {
+                let event_id = event["event_id"].as_str().unwrap_or_default();
+                let body = event["content"]["body"].as_str();
+                ledger.saw(story, self.number, room, event_id, body);
+                if self.crowd.is_calm {
+                    ledger.saw_in_time(story, self.number, event_id);
+                }
+                self.note(&format!("got {event_id}"));
+            }
+        }
+    }
+
+    /// The events of a room before a token that are not known yet, in order.
+    async fn fill(&self, room: &str, from: Option<&str>) -> Vec<Value> {
+        let mut found = Vec::new();
+        let mut from = from.map(str::to_owned);
+        while let Some(token) = from {
+            let path = format!("v3/rooms/{}/messages?dir=b&limit=100&from={token}", encoded(room));
+            let answer = self.done(Method::GET, &path, None).await;
+            from = answer.text("/end").map(str::to_owned);
+            for event in list(&answer.body["chunk"]) {
+                let event_id = event["event_id"].as_str().unwrap_or_default();
+                if self.crowd.ledger.has_seen(self.number, room, event_id) {
+                    from = None;
+                    break;
+                }
+                found.push(event.clone());
+            }
+        }
+        found.reverse();
+        found
+    }
+}
+
+fn bytes_of(what: &str) -> [u8; 32] {
+    *blake3::hash(what.as_bytes()).as_bytes()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A text as a segment of a path.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
