@@ -16,6 +16,7 @@ pub mod address;
 pub mod client;
 pub mod codec;
 pub mod command;
+pub mod division;
 pub mod event_format;
 mod holds;
 mod imported;

@@ -3,10 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ruma::{
-    OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, room_version_rules::RoomVersionRules,
-};
-use serde_json::value::RawValue;
+use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId};
 
 use super::resolve::NoState;
 use crate::Commit;
@@ -14,26 +11,9 @@ use logcabin_base::limits;
 use logcabin_record::{
     Stream,
     command::{RoomPdu, RoomState, StateBase, StateBefore, StateChange},
-    lax_object::LaxObject,
+    division::{bytes, parts, recorded},
 };
 use logcabin_state::Room;
-
-/// How many bytes a change, or a description of one, takes in a record.
-pub(super) fn recorded(change: &impl serde::Serialize) -> usize {
-    serde_json::to_string(change).map_or(0, |text| text.len() + 1)
-}
-
-/// How many bytes changes take in a record.
-pub(super) fn bytes(changes: &[StateChange]) -> usize {
-    changes.iter().map(recorded).sum()
-}
-
-/// An event without its content.
-pub(super) fn bare(pdu: &RawValue, rules: &RoomVersionRules) -> Box<RawValue> {
-    let redacted = LaxObject::parse(pdu.get()).and_then(|event| event.redacted(&rules.redaction));
-    let redacted = redacted.ok().and_then(|event| event.to_raw().ok());
-    redacted.unwrap_or_else(|| pdu.to_owned())
-}
 
 /// Checks that these changes are not larger than one event may record.
 pub(super) fn fit(changes: &[StateChange], most: usize) -> Result<(), NoState> {
@@ -41,24 +21,6 @@ pub(super) fn fit(changes: &[StateChange], most: usize) -> Result<(), NoState> {
         bytes if bytes > most => Err(NoState::TooLarge(bytes)),
         _ => Ok(()),
     }
-}
-
-/// The changes in parts of at most `most` bytes each.
-fn parts(changes: Vec<StateChange>, most: usize) -> Vec<Vec<StateChange>> {
-    let mut parts: Vec<Vec<StateChange>> = Vec::new();
-    let mut left = 0;
-    for change in changes {
-        let bytes = recorded(&change);
-        match parts.last_mut().filter(|_| bytes <= left) {
-            Some(part) => part.push(change),
-            None => {
-                parts.push(vec![change]);
-                left = most;
-            }
-        }
-        left = left.saturating_sub(bytes);
-    }
-    parts
 }
 
 /// Records changes of a room's state, up to `most` bytes of them. Returns whether that is all.

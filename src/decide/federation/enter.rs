@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    division::{bare, fit, record_before, record_changes, record_unverified},
+    division::{fit, record_before, record_changes, record_unverified},
     fill::missing_of,
     receive::{IncomingPdu, body},
     resolve::{NoState, changes_once, differences, say_lifetimes},
@@ -30,6 +30,7 @@ use logcabin_read::{
 use logcabin_record::{
     Offset, Stream,
     command::{Outcome, Received, RoomPdu, StateBase, StateBefore, StateChange},
+    division::bare,
     event_format::differ,
 };
 

@@ -15,7 +15,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::{
-    division::{bare, bytes, fit, record_before, record_changes},
+    division::{fit, record_before, record_changes},
     noted::StateBeforeRecorder,
     resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
 };
@@ -32,6 +32,7 @@ use logcabin_record::{
         Extremity, Outcome, Received, Resolved, RoomEvent, RoomPdu, StateBase, StateBefore,
         StateChange,
     },
+    division::{bare, bytes},
 };
 use logcabin_state::{
     Room,

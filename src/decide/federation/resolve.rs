@@ -10,7 +10,7 @@ use ruma::{
     EventId, OwnedEventId, events::StateEventType, room_version_rules::StateResolutionVersion,
 };
 
-use super::{division::recorded, resolution, resolution_v1};
+use super::{resolution, resolution_v1};
 use crate::Refusal;
 use logcabin_base::{
     limits,
@@ -24,6 +24,7 @@ use logcabin_read::{
 use logcabin_record::{
     Offset,
     command::{Conflict, SaidLifetime, StateChange},
+    division::recorded,
 };
 use logcabin_state::{RETENTION, lifetime, lifetimes::RoomRetention};
 

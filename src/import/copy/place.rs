@@ -10,7 +10,7 @@ use super::{
     late::forgotten,
     prepare::ReadyEvent,
     progress::WaitingChange,
-    states::{FullState, bare, bytes, follows_all, parts},
+    states::{FullState, follows_all},
     writer::Writer,
 };
 use crate::{
@@ -25,6 +25,7 @@ use logcabin_record::{
         Extremity, Outcome, Received, Resolved, RoomEvent, RoomPdu, RoomState, StateBase,
         StateBefore, StateChange, Transaction,
     },
+    division::{bare, bytes, parts},
     event_format::has_chosen_ids,
 };
 

@@ -6,9 +6,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use ruma::room_version_rules::RoomVersionRules;
-use serde_json::value::RawValue;
-
 use super::{
     index::Status,
     known::KnownRoom,
@@ -24,9 +21,11 @@ use logcabin_read::events::StoredEvent;
 use logcabin_record::{
     Command, Offset,
     command::{SaidLifetime, StateBase, StateBefore, StateChange},
-    lax_object::LaxObject,
+    division::bytes,
 };
 use logcabin_state::RETENTION;
+
+pub(super) use logcabin_record::division::parts;
 
 /// A whole state: the event of each key.
 pub(super) type FullState = BTreeMap<(String, String), Offset>;
@@ -222,38 +221,4 @@ impl Writer<'_> {
 pub(super) fn follows_all(room: &KnownRoom, facts: &EventFacts) -> bool {
     let prev: HashSet<&str> = facts.prev_events.iter().map(|id| id.as_str()).collect();
     prev.len() == room.tips.len() && room.tips.iter().all(|tip| prev.contains(&*tip.event_id))
-}
-
-/// How many bytes changes take in a record.
-pub(super) fn bytes(changes: &[StateChange]) -> usize {
-    changes.iter().map(recorded).sum()
-}
-
-fn recorded(change: &StateChange) -> usize {
-    serde_json::to_string(change).map_or(0, |text| text.len() + 1)
-}
-
-/// Changes in parts of at most `most` bytes each.
-pub(super) fn parts(changes: Vec<StateChange>, most: usize) -> Vec<Vec<StateChange>> {
-    let mut parts: Vec<Vec<StateChange>> = Vec::new();
-    let mut left = 0_usize;
-    for change in changes {
-        let bytes = recorded(&change);
-        match parts.last_mut().filter(|_| bytes <= left) {
-            Some(part) => part.push(change),
-            None => {
-                parts.push(vec![change]);
-                left = most;
-            }
-        }
-        left = left.saturating_sub(bytes);
-    }
-    parts
-}
-
-/// An event without its content: nobody reads it where it only describes a state.
-pub(super) fn bare(pdu: &RawValue, rules: &RoomVersionRules) -> Box<RawValue> {
-    let redacted = LaxObject::parse(pdu.get()).and_then(|event| event.redacted(&rules.redaction));
-    let redacted = redacted.ok().and_then(|event| event.to_raw().ok());
-    redacted.unwrap_or_else(|| pdu.to_owned())
 }
