@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer, pem::PemObject as _};
 
 /// The certificates in a PEM file.
 ///
@@ -28,6 +28,44 @@ pub struct Validity {
 
 /// How long a certificate holds; `None` if it is none (RFC 5280, section 4.1).
 pub fn validity(certificate: &CertificateDer<'_>) -> Option<Validity> {
+    let times = inner(element(after_issuer(certificate)?)?)?;
+    let from = element(times)?;
+    let until = element(from.2)?;
+    Some(Validity { from_s: seconds(from)?, until_s: seconds(until)? })
+}
+
+/// The last common name of whom a certificate is for; `None` if it has none.
+pub fn common_name<'a>(certificate: &'a CertificateDer<'_>) -> Option<&'a str> {
+    const SET: u8 = 0x31;
+    const COMMON_NAME: &[u8] = &[0x55, 4, 3];
+    let (_, _, subject) = element(after_issuer(certificate)?)?;
+    let mut rest = inner(element(subject)?)?;
+    let mut found = None;
+    while !rest.is_empty() {
+        let (tag, mut attributes, after) = element(rest)?;
+        rest = after;
+        while tag == SET && !attributes.is_empty() {
+            let attribute = element(attributes)?;
+            attributes = attribute.2;
+            let (_, kind, value) = element(inner(attribute)?)?;
+            if kind == COMMON_NAME {
+                found = std::str::from_utf8(element(value)?.1).ok();
+            }
+        }
+    }
+    found
+}
+
+/// The public key of a certificate, with its algorithm.
+pub fn public_key<'a>(certificate: &'a CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'a>> {
+    let (_, _, subject) = element(after_issuer(certificate)?)?;
+    let (_, _, key) = element(subject)?;
+    let (_, _, after) = element(key)?;
+    Some(SubjectPublicKeyInfoDer::from(key.get(..key.len() - after.len())?))
+}
+
+/// What follows the issuer: the times, the subject and its key.
+fn after_issuer<'a>(certificate: &'a CertificateDer<'_>) -> Option<&'a [u8]> {
     const VERSION: u8 = 0xa0;
     let mut fields = inner(element(inner(element(certificate)?)?)?)?;
     if let (VERSION, _, rest) = element(fields)? {
@@ -37,10 +75,7 @@ pub fn validity(certificate: &CertificateDer<'_>) -> Option<Validity> {
     for _ in 0..3 {
         fields = element(fields)?.2;
     }
-    let times = inner(element(fields)?)?;
-    let from = element(times)?;
-    let until = element(from.2)?;
-    Some(Validity { from_s: seconds(from)?, until_s: seconds(until)? })
+    Some(fields)
 }
 
 /// What is in a sequence.
@@ -121,6 +156,27 @@ mod tests {
         for length in 0..certificate.len() {
             // Cut off anywhere, it is read as nothing, and never past its end.
             assert_eq!(validity(&CertificateDer::from(&certificate[..length])), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn whom_a_certificate_is_for_is_read_with_the_key() {
+        use rcgen::{DnType, PublicKeyData as _};
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "Example");
+        let nameless = params.self_signed(&key).unwrap();
+        assert_eq!(common_name(nameless.der()), None);
+        params.distinguished_name.push(DnType::CommonName, "db.example");
+        let made = params.self_signed(&key).unwrap();
+        let certificate = made.der();
+        assert_eq!(common_name(certificate), Some("db.example"));
+        let found = public_key(certificate).expect("a key");
+        assert_eq!(found.as_ref(), key.subject_public_key_info());
+        for length in 0..certificate.len() {
+            let cut = CertificateDer::from(&certificate[..length]);
+            assert_eq!((common_name(&cut), public_key(&cut)), (None, None), "{length}");
         }
     }
 

@@ -74,8 +74,7 @@ pub struct Source {
 impl Source {
     /// Opens the database that the settings name, beside that of Synapse.
     pub fn open(settings: &Settings, synapse: synapse::Source) -> Result<Self, ImportError> {
-        let config = (*settings.database).clone();
-        let database = Box::new(Postgresql::open(config, settings.place.clone())?);
+        let database = Box::new(Postgresql::open(settings.database.clone())?);
         Self::with(database, settings, synapse)
     }
 

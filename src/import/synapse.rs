@@ -31,7 +31,7 @@ use crate::{
         Slice, SourceError, StateEntry, StateGroup, StateStep, Told,
     },
     sql::{
-        database::{Cell, Database},
+        database::{Cell, Completed, Database},
         plan,
         postgresql::Postgresql,
         schema::Schema,
@@ -66,11 +66,13 @@ impl Source {
                 })?;
                 Box::new(Sqlite::open(path)?)
             }
-            DatabaseSettings::Postgresql { config, place } => {
-                Box::new(Postgresql::open((**config).clone(), place.clone())?)
-            }
+            DatabaseSettings::Postgresql(access) => Box::new(Postgresql::open((**access).clone())?),
         };
         let schema = schema::read(&mut *database)?;
+        let before = schema::stand_ins(&schema);
+        if !before.is_empty() {
+            database = Box::new(Completed { database, before });
+        }
         let context = Context {
             server_name: settings.server_name.clone(),
             peppered: settings.peppered,
@@ -136,6 +138,9 @@ impl Source {
         };
         mark.after = run.end;
         let (mut facts, mut bad) = (run.facts, run.bad);
+        if after.is_start() && section == Section::Events {
+            bad.splice(..0, schema::missing(schema));
+        }
         if let Some(late) = late.transpose()? {
             facts.splice(..0, late.facts);
             bad.splice(..0, late.bad);

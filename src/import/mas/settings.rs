@@ -2,16 +2,20 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use postgres::config::SslMode;
 use serde_json::{Map, Value};
 
 use super::ids;
-use crate::{ImportError, yaml};
+use crate::{
+    ImportError,
+    sql::{
+        access::{Access, Parameters},
+        tls::Pem,
+    },
+    yaml,
+};
 
 /// What mas.yaml says. It holds secrets: it is never shown as a whole.
 pub struct Settings {
@@ -27,8 +31,7 @@ pub struct Settings {
     pub(super) providers: BTreeMap<String, String>,
     /// The key by which the secrets of clients are encrypted, if it can be read.
     pub(super) encryption: Option<[u8; 32]>,
-    pub(super) database: Box<postgres::Config>,
-    pub(super) place: String,
+    pub(super) database: Access,
 }
 
 /// One way of hashing passwords.
@@ -65,14 +68,12 @@ impl Settings {
             let id = provider["id"].as_str()?;
             Some((ids::from_ulid(id)?, provider_id(provider)?))
         });
-        let (database, place) = database(path, &yaml["database"]).map_err(wrong)?;
         Ok(Self {
             issuer,
             schemes: schemes(&yaml["passwords"]).map_err(wrong)?,
             providers: providers.collect(),
             encryption: encryption(path, &yaml["secrets"]),
-            database: Box::new(database),
-            place,
+            database: database(path, &yaml["database"]).map_err(wrong)?,
             path: path.to_owned(),
             yaml,
         })
@@ -150,85 +151,56 @@ fn encryption(path: &Path, secrets: &Value) -> Option<[u8; 32]> {
     bytes?.try_into().ok()
 }
 
-/// What of a connection's address is used. The others are about TLS, or about pools.
-const PARAMETERS: [&str; 6] = ["application_name", "dbname", "host", "options", "port", "user"];
-
-/// Where the database is, and what a person calls it. The error is a sentence without its full
-/// stop.
-fn database(path: &Path, yaml: &Value) -> Result<(postgres::Config, String), String> {
-    let text = |name: &str| yaml[name].as_str().filter(|text| !text.is_empty());
-    let from = |variable: &str| std::env::var(variable).ok().filter(|value| !value.is_empty());
-    let mut mode = text("ssl_mode").map(str::to_owned);
-    let mut config = postgres::Config::new();
-    if let Some(uri) = text("uri") {
-        let (plain, parameters) = uri.split_once('?').unwrap_or((uri, ""));
-        let mut kept = plain.to_owned();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if matches!(name, "sslmode" | "ssl-mode") {
-                mode = Some(value.to_owned());
-            } else if PARAMETERS.contains(&name) || name == "password" {
-                let mark = if kept.contains('?') { '&' } else { '?' };
-                let _ = write!(kept, "{mark}{parameter}");
-            }
+/// Where the database is. The error is a sentence without its full stop.
+fn database(path: &Path, yaml: &Value) -> Result<Access, String> {
+    let text = |name: &str| {
+        let text = yaml[name].as_str().filter(|text| !text.is_empty());
+        text.map(str::to_owned)
+    };
+    let mut parameters = match text("uri") {
+        Some(uri) => Parameters::parse(&uri).ok_or("`database.uri` cannot be read".to_owned())?,
+        None => Parameters::default(),
+    };
+    // sqlx has more than one name for these.
+    for (name, others) in [
+        ("sslmode", &["ssl-mode"][..]),
+        ("sslrootcert", &["ssl-root-cert", "ssl-ca"]),
+        ("sslcert", &["ssl-cert"]),
+        ("sslkey", &["ssl-key"]),
+    ] {
+        for other in others {
+            let value = parameters.take(other);
+            parameters.set_missing(name, value);
         }
-        config = kept.parse().map_err(|_| "`database.uri` cannot be read".to_owned())?;
-    }
-    // Connections to its socket come without TLS whatever is said.
-    if let Some(mode) = mode.filter(|mode| {
-        ["require", "verify-ca", "verify-full", "verify_ca", "verify_full"].contains(&mode.as_str())
-    }) {
-        return Err(format!(
-            "it asks for TLS to its database (`{mode}`), and this program reads PostgreSQL without \
-             TLS only: run it on the machine of the database, with the host set to its socket"
-        ));
-    }
-    if let Some(host) = text("host") {
-        config.host(host);
-    }
-    if let Some(socket) = text("socket") {
-        config.host_path(socket);
-    }
-    if config.get_hosts().is_empty() {
-        match from("PGHOST") {
-            Some(host) => config.host(&host),
-            None => config.host_path("/var/run/postgresql"),
-        };
-    }
-    if let Some(port) = yaml["port"].as_u64().and_then(|port| u16::try_from(port).ok()) {
-        config.port(port);
-    }
-    if let Some(user) = text("username").map(str::to_owned).or_else(|| from("PGUSER"))
-        && config.get_user().is_none()
-    {
-        config.user(&user);
     }
     let password = secret(path, yaml, "password").and_then(|bytes| String::from_utf8(bytes).ok());
-    let password = password.map(|text| text.trim().to_owned()).or_else(|| from("PGPASSWORD"));
-    if let Some(password) = password
-        && config.get_password().is_none()
-    {
-        config.password(password);
+    parameters.set_missing("host", text("socket").or_else(|| text("host")));
+    parameters.set_missing("port", yaml["port"].as_u64().map(|port| port.to_string()));
+    parameters.set_missing("user", text("username"));
+    parameters.set_missing("password", password.map(|text| text.trim().to_owned()));
+    parameters.set_missing("dbname", text("database"));
+    for (name, setting) in [
+        ("sslmode", "ssl_mode"),
+        ("sslrootcert", "ssl_ca_file"),
+        ("sslcert", "ssl_certificate_file"),
+        ("sslkey", "ssl_key_file"),
+    ] {
+        if let Some(value) = text(setting) {
+            parameters.set(name, value);
+        }
     }
-    if let Some(name) = text("database").map(str::to_owned).or_else(|| from("PGDATABASE"))
-        && config.get_dbname().is_none()
-    {
-        config.dbname(&name);
+    let access = parameters.of_sqlx(|name| find(path, name));
+    let mut access = access.map_err(|why| format!("`database`: {why}"))?;
+    let tls = &mut access.tls;
+    if let Some(root) = text("ssl_ca").filter(|_| tls.system) {
+        tls.root = Some(Pem::Text(root));
     }
-    config.ssl_mode(SslMode::Disable);
-    config.connect_timeout(Duration::from_secs(10));
-    config.application_name("logcabin import");
-    let hosts: Vec<String> = config.get_hosts().iter().map(shown).collect();
-    let name = config.get_dbname().unwrap_or("of the user");
-    let place = format!("PostgreSQL, database {name} at {}", hosts.join(", "));
-    Ok((config, place))
-}
-
-fn shown(host: &postgres::config::Host) -> String {
-    match host {
-        postgres::config::Host::Tcp(name) => name.clone(),
-        postgres::config::Host::Unix(_) => "its socket".to_owned(),
+    for (setting, pem) in [("ssl_certificate", &mut tls.certificate), ("ssl_key", &mut tls.key)] {
+        if let Some(text) = text(setting) {
+            *pem = Some(Pem::Text(text));
+        }
     }
+    Ok(access)
 }
 
 /// Where the service answers, with what.
@@ -290,6 +262,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::sql::tls::Mode;
 
     fn read(text: &str) -> (tempfile::TempDir, Result<Settings, String>) {
         let directory = tempfile::tempdir().expect("a directory");
@@ -326,7 +299,7 @@ mod tests {
             settings.addresses(),
             ["http://127.0.0.1:8080", "http://localhost:8082", "https://auth.a.example"]
         );
-        assert_eq!(settings.place, "PostgreSQL, database auth at db.example");
+        assert_eq!(settings.database.place, "PostgreSQL, database auth at db.example");
         assert_eq!(settings.encryption, Some([10; 32]));
         let scheme = |algorithm, normalized, peppered| Scheme { algorithm, normalized, peppered };
         let expected = [
@@ -352,14 +325,40 @@ mod tests {
     }
 
     #[test]
+    fn a_database_is_reached_as_the_service_reaches_it() {
+        let access = |text: &str| {
+            let (directory, settings) = read(&format!("{HOMESERVER}database: {{{text}}}\n"));
+            (directory, settings.unwrap_or_else(|why| panic!("{text}: {why}")).database)
+        };
+        let (directory, Access { config, tls, .. }) = access(
+            "host: db, port: 5433, username: me, database: auth, ssl_mode: verify-full, \
+             ssl_ca_file: ca.pem, ssl_certificate: CERTIFICATE, ssl_key_file: key.pem",
+        );
+        assert_eq!((config.get_ports(), config.get_user()), (&[5433][..], Some("me")));
+        assert!(tls.system && tls.mode == Mode::VerifyFull);
+        let file = |pem: Option<Pem>, name: &str| {
+            let expected = directory.path().join(name);
+            matches!(pem, Some(Pem::File(path)) if path == expected)
+        };
+        assert!(file(tls.root, "ca.pem") && file(tls.key, "key.pem"));
+        assert!(matches!(tls.certificate, Some(Pem::Text(text)) if text == "CERTIFICATE"));
+        // What the settings say takes the place of what the address says.
+        let (_directory, Access { tls, .. }) =
+            access("uri: 'postgres://db/auth?ssl-mode=disable', ssl_mode: verify-ca, ssl_ca: CA");
+        assert!(matches!(tls.root, Some(Pem::Text(text)) if text == "CA"));
+        assert_eq!(tls.mode, Mode::VerifyCa);
+        let (_directory, Access { tls, .. }) =
+            access("uri: 'postgres://db/auth?ssl-mode=require&ssl-ca=x'");
+        assert_eq!(tls.mode, Mode::Require);
+        assert!(tls.root.is_none() && !tls.system, "any certificate will do");
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_without_secrets() {
         for (text, expected) in [
             ("matrix: {homeserver: other.example}\n".to_owned(), "not for `a.example`"),
             (format!("{HOMESERVER}database: {{uri: 'hidden'}}\n"), "`database.uri`"),
-            (
-                format!("{HOMESERVER}database: {{password: hidden, ssl_mode: require}}\n"),
-                "without TLS",
-            ),
+            (format!("{HOMESERVER}database: {{password: hidden, ssl_mode: maybe}}\n"), "`maybe`"),
             (
                 format!("{HOMESERVER}passwords: {{schemes: [{{version: 1, algorithm: md5}}]}}\n"),
                 "scheme 1",

@@ -1,22 +1,19 @@
 //! A small database as the service has it, beside a Synapse of the same users: read from SQLite,
 //! and from PostgreSQL where that is installed.
 
-mod server;
-
 use std::{fs, path::Path, sync::atomic::AtomicBool};
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use self::server::Server;
 use super::*;
 use crate::{
     check::check,
     compare::{Extent, compare},
     copy,
     facts::{Password, Preparation, Source as _, Token},
-    sql::{sqlite::Sqlite, uuid},
+    sql::{server::Server, sqlite::Sqlite, uuid},
 };
 use logcabin_log::store::{SledLog, SledOptions};
 use logcabin_log::{Log, samples::start};
@@ -183,7 +180,7 @@ impl Both {
                 Source::with(database, &settings, synapse)
             }
             Some(server) => {
-                *settings.database = server.config();
+                settings.database.config = server.config();
                 Source::open(&settings, synapse)
             }
         }

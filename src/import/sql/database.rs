@@ -58,7 +58,19 @@ pub(crate) trait Database: Send {
         each: &mut dyn FnMut(Vec<Cell>) -> bool,
     ) -> Result<(), SourceError>;
 
-    fn tables(&mut self) -> Result<Tables, SourceError>;
+    /// What asks for the columns of all tables: pairs of a table and a column.
+    fn tables_sql(&self) -> &'static str;
+
+    fn tables(&mut self) -> Result<Tables, SourceError> {
+        let mut tables = Tables::new();
+        self.query(self.tables_sql(), &[], &mut |row| {
+            if let [Cell::Text(table), Cell::Text(column)] = &row[..] {
+                tables.entry(table.clone()).or_default().insert(column.clone());
+            }
+            true
+        })?;
+        Ok(tables)
+    }
 
     /// A few rows at once.
     fn rows(&mut self, sql: &str, args: Args<'_>) -> Result<Vec<Vec<Cell>>, SourceError> {
@@ -77,6 +89,44 @@ pub(crate) trait Database: Send {
             Some(Cell::Int(number)) => Ok(Some(*number)),
             _ => Ok(None),
         }
+    }
+}
+
+/// A database that lacks tables, with what stands in for them.
+pub(crate) struct Completed {
+    pub(crate) database: Box<dyn Database>,
+    /// What comes before every statement.
+    pub(crate) before: String,
+}
+
+impl Database for Completed {
+    fn kind(&self) -> &'static str {
+        self.database.kind()
+    }
+
+    fn place(&self) -> String {
+        self.database.place()
+    }
+
+    fn begin(&mut self) -> Result<(), SourceError> {
+        self.database.begin()
+    }
+
+    fn end(&mut self) {
+        self.database.end();
+    }
+
+    fn query(
+        &mut self,
+        sql: &str,
+        args: Args<'_>,
+        each: &mut dyn FnMut(Vec<Cell>) -> bool,
+    ) -> Result<(), SourceError> {
+        self.database.query(&format!("{}{sql}", self.before), args, each)
+    }
+
+    fn tables_sql(&self) -> &'static str {
+        self.database.tables_sql()
     }
 }
 

@@ -7,21 +7,31 @@ use std::net::IpAddr;
 
 use bytes::BytesMut;
 use postgres::{
-    Client, Config, NoTls, Row,
+    Client, NoTls, Row,
+    config::{Host, SslMode},
     fallible_iterator::FallibleIterator as _,
     types::{FromSql, IsNull, ToSql, Type, to_sql_checked},
 };
 
 use super::{
-    database::{Args, Cell, Database, Tables},
+    access::Access,
+    database::{Args, Cell, Database},
+    tls::{Connector, Mode},
     uuid,
 };
 use crate::facts::SourceError;
 
 pub(crate) struct Postgresql {
     client: Client,
-    config: Config,
-    place: String,
+    way: Way,
+}
+
+/// How the database is reached.
+struct Way {
+    access: Access,
+    mode: Mode,
+    /// Of a mode that has no encryption, none.
+    connector: Option<Connector>,
 }
 
 /// What every connection says first: a mistake of ours must not write, and what waits for a lock
@@ -31,19 +41,51 @@ const FIRST: &str =
     SET idle_in_transaction_session_timeout = '10min'";
 
 impl Postgresql {
-    pub(crate) fn open(config: Config, place: String) -> Result<Self, SourceError> {
-        Ok(Self { client: connect(&config, &place)?, config, place })
+    pub(crate) fn open(access: Access) -> Result<Self, SourceError> {
+        // A socket leads to this machine only, and libpq encrypts nothing there either.
+        let is_local = |host: &Host| matches!(host, Host::Unix(_));
+        let all_local = access.config.get_hosts().iter().all(is_local);
+        let mode = if all_local { Mode::Disable } else { access.tls.mode };
+        let connector = (mode != Mode::Disable).then(|| access.tls.connector()).transpose();
+        let refused = |why| SourceError::Refused(format!("{}: {why}", access.place));
+        let connector = connector.map_err(refused)?;
+        let way = Way { access, mode, connector };
+        Ok(Self { client: way.connect()?, way })
+    }
+
+    fn failed(&self, error: &postgres::Error) -> SourceError {
+        failed(&self.way.access.place, error)
     }
 }
 
-fn connect(config: &Config, place: &str) -> Result<Client, SourceError> {
-    let away = |error: postgres::Error| SourceError::Away {
-        place: place.to_owned(),
-        why: in_full(&error),
-    };
-    let mut client = config.connect(NoTls).map_err(away)?;
-    client.batch_execute(FIRST).map_err(away)?;
-    Ok(client)
+impl Way {
+    /// Tries what the mode allows, one after the other.
+    fn connect(&self) -> Result<Client, SourceError> {
+        let mut why = Vec::new();
+        for encrypted in self.mode.tries() {
+            let connected = self.connect_as(*encrypted).and_then(|mut client| {
+                client.batch_execute(FIRST)?;
+                Ok(client)
+            });
+            match connected {
+                Ok(client) => return Ok(client),
+                Err(error) => {
+                    let how = if *encrypted { "with TLS" } else { "without TLS" };
+                    why.push(format!("{how}: {}", in_full(&error)));
+                }
+            }
+        }
+        let (place, why) = (self.access.place.clone(), why.join("; "));
+        Err(SourceError::Away { place, why })
+    }
+
+    fn connect_as(&self, encrypted: bool) -> Result<Client, postgres::Error> {
+        let mut config = self.access.config.clone();
+        match self.connector.clone().filter(|_| encrypted) {
+            Some(connector) => config.ssl_mode(SslMode::Require).connect(connector),
+            None => config.ssl_mode(SslMode::Disable).connect(NoTls),
+        }
+    }
 }
 
 /// The error with its causes, which say what the first one does not.
@@ -177,15 +219,15 @@ impl Database for Postgresql {
     }
 
     fn place(&self) -> String {
-        self.place.clone()
+        self.way.access.place.clone()
     }
 
     fn begin(&mut self) -> Result<(), SourceError> {
         if self.client.is_closed() {
-            self.client = connect(&self.config, &self.place)?;
+            self.client = self.way.connect()?;
         }
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-        self.client.batch_execute(begin).map_err(|error| failed(&self.place, &error))
+        self.client.batch_execute(begin).map_err(|error| self.failed(&error))
     }
 
     fn end(&mut self) {
@@ -199,7 +241,7 @@ impl Database for Postgresql {
         args: Args<'_>,
         each: &mut dyn FnMut(Vec<Cell>) -> bool,
     ) -> Result<(), SourceError> {
-        let failed = |error: postgres::Error| failed(&self.place, &error);
+        let failed = |error: postgres::Error| failed(&self.way.access.place, &error);
         let mut rows = self.client.query_raw(sql, args).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let cells = cells(&row).map_err(failed)?;
@@ -210,19 +252,11 @@ impl Database for Postgresql {
         Ok(())
     }
 
-    fn tables(&mut self) -> Result<Tables, SourceError> {
-        let sql = "SELECT c.relname::text, a.attname::text
+    fn tables_sql(&self) -> &'static str {
+        "SELECT c.relname::text, a.attname::text
             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
             WHERE c.relkind IN ('r', 'p') AND pg_catalog.pg_table_is_visible(c.oid)
-                AND a.attnum > 0 AND NOT a.attisdropped";
-        let mut tables = Tables::new();
-        self.query(sql, &[], &mut |row| {
-            if let [Cell::Text(table), Cell::Text(column)] = &row[..] {
-                tables.entry(table.clone()).or_default().insert(column.clone());
-            }
-            true
-        })?;
-        Ok(tables)
+                AND a.attnum > 0 AND NOT a.attisdropped"
     }
 }
 

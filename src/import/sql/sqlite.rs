@@ -11,7 +11,7 @@ use rusqlite::{
     types::{ToSqlOutput, ValueRef},
 };
 
-use super::database::{Args, Cell, Database, Tables};
+use super::database::{Args, Cell, Database};
 use crate::facts::SourceError;
 use logcabin_base::limits;
 
@@ -173,16 +173,8 @@ impl Database for Sqlite {
         Ok(())
     }
 
-    fn tables(&mut self) -> Result<Tables, SourceError> {
-        let sql = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c
-            WHERE t.type = 'table'";
-        let mut tables = Tables::new();
-        self.query(sql, &[], &mut |row| {
-            if let [Cell::Text(table), Cell::Text(column)] = &row[..] {
-                tables.entry(table.clone()).or_default().insert(column.clone());
-            }
-            true
-        })?;
-        Ok(tables)
+    fn tables_sql(&self) -> &'static str {
+        "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c
+            WHERE t.type = 'table'"
     }
 }

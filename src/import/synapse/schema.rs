@@ -1,7 +1,7 @@
 //! The versions of Synapse's tables, and how they differ.
 
 use crate::{
-    facts::SourceError,
+    facts::{Bad, SourceError},
     sql::{
         database::{Cell, Database},
         schema::{Difference, Schema, column, table},
@@ -27,6 +27,78 @@ const DIFFERENCES: &[Difference] = &[
     table("thread_subscriptions", 93),
     table("user_reports", 93),
 ];
+
+/// The tables that are read by statements of their own, and what these read of them, with its type.
+/// Of a table that is missing, nothing is read.
+const JOINED: &[(&str, &[(&str, &str)])] = &[
+    (
+        "events",
+        &[
+            ("stream_ordering", "BIGINT"),
+            ("topological_ordering", "BIGINT"),
+            ("event_id", "TEXT"),
+            ("type", "TEXT"),
+            ("room_id", "TEXT"),
+            ("outlier", "BOOLEAN"),
+            ("depth", "BIGINT"),
+            ("origin_server_ts", "BIGINT"),
+            ("received_ts", "BIGINT"),
+            ("sender", "TEXT"),
+            ("state_key", "TEXT"),
+            ("rejection_reason", "TEXT"),
+        ],
+    ),
+    ("event_to_state_groups", &[("event_id", "TEXT"), ("state_group", "BIGINT")]),
+    ("state_groups", &[("id", "BIGINT")]),
+    ("state_group_edges", &[("state_group", "BIGINT"), ("prev_state_group", "BIGINT")]),
+    (
+        "state_groups_state",
+        &[("state_group", "BIGINT"), ("type", "TEXT"), ("state_key", "TEXT"), ("event_id", "TEXT")],
+    ),
+    ("rejections", &[("event_id", "TEXT"), ("reason", "TEXT")]),
+    ("rooms", &[("room_id", "TEXT"), ("room_version", "TEXT")]),
+    ("event_txn_id_device_id", &[("event_id", "TEXT"), ("txn_id", "TEXT"), ("device_id", "TEXT")]),
+    ("ex_outlier_stream", &[("event_stream_ordering", "BIGINT"), ("event_id", "TEXT")]),
+    ("current_state_delta_stream", &[("stream_id", "BIGINT")]),
+    (
+        "stream_positions",
+        &[("stream_name", "TEXT"), ("instance_name", "TEXT"), ("stream_id", "BIGINT")],
+    ),
+    ("partial_state_rooms", &[("room_id", "TEXT")]),
+    ("application_services_state", &[("as_id", "TEXT")]),
+    ("appservice_stream_position", &[("stream_ordering", "BIGINT")]),
+    ("local_current_membership", &[("room_id", "TEXT"), ("membership", "TEXT")]),
+    ("destination_rooms", &[("destination", "TEXT"), ("stream_ordering", "BIGINT")]),
+    ("user_ips", &[("user_id", "TEXT"), ("access_token", "TEXT"), ("last_seen", "BIGINT")]),
+    (
+        "server_keys_json",
+        &[
+            ("server_name", "TEXT"),
+            ("key_id", "TEXT"),
+            ("from_server", "TEXT"),
+            ("ts_added_ms", "BIGINT"),
+            ("ts_valid_until_ms", "BIGINT"),
+            ("key_json", "BYTEA"),
+        ],
+    ),
+];
+
+/// What comes before every statement: empty tables in place of those that are missing.
+pub(super) fn stand_ins(schema: &Schema) -> String {
+    let missing = JOINED.iter().filter(|(table, _)| !schema.has(table));
+    let tables = missing.map(|(table, columns)| {
+        let columns = columns.iter().map(|(name, of)| format!("CAST(NULL AS {of}) AS {name}"));
+        let columns = columns.collect::<Vec<_>>().join(", ");
+        format!("{table} AS (SELECT {columns} WHERE 1 = 0)")
+    });
+    let tables = tables.collect::<Vec<_>>();
+    if tables.is_empty() { String::new() } else { format!("WITH {} ", tables.join(", ")) }
+}
+
+/// Those that are missing.
+pub(super) fn missing(schema: &Schema) -> Vec<Bad> {
+    JOINED.iter().filter_map(|(table, _)| schema.missing(table)).collect()
+}
 
 /// The tables of a Synapse.
 pub(super) fn read(database: &mut dyn Database) -> Result<Schema, SourceError> {

@@ -1,22 +1,19 @@
 //! What homeserver.yaml says, as far as an import needs it.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use base64::{
     Engine as _, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 use ed25519_dalek::SigningKey;
-use postgres::config::SslMode;
 use serde_json::Value;
 
 use crate::{
     ImportError,
     facts::{SeedBytes, ServerKey},
     proposal::milliseconds,
+    sql::access::{Access, Parameters},
     yaml,
 };
 
@@ -45,7 +42,7 @@ pub struct Settings {
 /// Where the database is.
 pub(super) enum DatabaseSettings {
     Sqlite(PathBuf),
-    Postgresql { config: Box<postgres::Config>, place: String },
+    Postgresql(Box<Access>),
 }
 
 impl Settings {
@@ -213,66 +210,37 @@ fn database(
             let file = file.ok_or("`database.args` names no `database`")?;
             Ok(DatabaseSettings::Sqlite(find(path, file)))
         }
-        Some("psycopg2") => postgresql(args),
+        Some("psycopg2") => postgresql(path, args),
         _ => Err("`database.name` is neither `sqlite3` nor `psycopg2`".to_owned()),
     }
 }
 
-/// The arguments of psycopg2, which are those of libpq.
-fn postgresql(args: &serde_json::Map<String, Value>) -> Result<DatabaseSettings, String> {
-    let text = |name: &str| match args.get(name) {
-        Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
-        Some(Value::Number(number)) => Some(number.to_string()),
+/// The arguments of psycopg2, which are those of libpq, and take the place of its `dsn`.
+fn postgresql(
+    path: &Path,
+    args: &serde_json::Map<String, Value>,
+) -> Result<DatabaseSettings, String> {
+    let text = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
-    if let Some(dsn) = text("dsn") {
-        let config = dsn.parse().map_err(|_| "`database.args.dsn` cannot be read".to_owned())?;
-        return Ok(DatabaseSettings::Postgresql { config: Box::new(config), place: named("dsn") });
-    }
-    let mut config = postgres::Config::new();
-    let from = |variable: &str| std::env::var(variable).ok().filter(|value| !value.is_empty());
-    let host = text("host").or_else(|| from("PGHOST"));
-    match &host {
-        Some(hosts) => hosts.split(',').for_each(|host| {
-            config.host(host.trim());
-        }),
-        None => {
-            config.host_path("/var/run/postgresql");
+    let mut parameters = match args.get("dsn").and_then(Value::as_str) {
+        Some(dsn) => {
+            Parameters::parse(dsn).ok_or("`database.args.dsn` cannot be read".to_owned())?
+        }
+        None => Parameters::default(),
+    };
+    for (name, value) in args {
+        // An older name of it.
+        let name = if name == "database" { "dbname" } else { name };
+        if let Some(value) = text(value).filter(|value| !value.is_empty()) {
+            parameters.set(name, value);
         }
     }
-    if let Some(port) = text("port").or_else(|| from("PGPORT")) {
-        config.port(port.parse().map_err(|_| "`database.args.port` is no port".to_owned())?);
-    }
-    if let Some(user) = text("user").or_else(|| from("PGUSER")) {
-        config.user(&user);
-    }
-    if let Some(password) = text("password").or_else(|| from("PGPASSWORD")) {
-        config.password(password);
-    }
-    let name = text("dbname").or_else(|| text("database")).or_else(|| from("PGDATABASE"));
-    if let Some(name) = &name {
-        config.dbname(name);
-    }
-    if let Some(options) = text("options") {
-        config.options(&options);
-    }
-    let mode = text("sslmode").unwrap_or_default();
-    if matches!(mode.as_str(), "require" | "verify-ca" | "verify-full") {
-        return Err(format!(
-            "`database.args.sslmode` is `{mode}`, and this program reads PostgreSQL without TLS only: run \
-             it on the machine of the database, with `host` set to its socket"
-        ));
-    }
-    config.ssl_mode(SslMode::Disable);
-    config.connect_timeout(Duration::from_secs(10));
-    config.application_name("logcabin import");
-    let host = host.as_deref().unwrap_or("its socket");
-    let place = format!("database {} at {host}", name.as_deref().unwrap_or("of the user"));
-    Ok(DatabaseSettings::Postgresql { config: Box::new(config), place: named(&place) })
-}
-
-fn named(place: &str) -> String {
-    format!("PostgreSQL, {place}")
+    let access = parameters.of_libpq(|name| find(path, name));
+    let access = access.map_err(|why| format!("`database.args`: {why}"))?;
+    Ok(DatabaseSettings::Postgresql(Box::new(access)))
 }
 
 #[cfg(test)]
@@ -280,6 +248,7 @@ mod tests {
     use std::fs;
 
     use super::{DatabaseSettings, Settings};
+    use crate::sql::tls::{Mode, Pem};
 
     /// A key that signs nothing, 32 bytes of it.
     const KEY: &str = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE";
@@ -343,7 +312,7 @@ mod tests {
             let (_directory, settings) = settings(&[("homeserver.yaml", &text)]);
             let settings = settings.expect("settings");
             assert_eq!(settings.server_name, "a");
-            matches!(settings.database, DatabaseSettings::Postgresql { .. })
+            matches!(settings.database, DatabaseSettings::Postgresql(_))
         };
         let postgresql = "database: {name: psycopg2, args: {dbname: synapse}}\n";
         assert!(kind(&format!("{postgresql}database_path: homeserver.db\n")));
@@ -361,9 +330,29 @@ mod tests {
         assert!(why.contains("no YAML") && !why.contains("secret"), "{why}");
         let (_directory, refused) = settings(&[(
             "homeserver.yaml",
-            "server_name: a\ndatabase: {name: psycopg2, args: {sslmode: require, password: secret}}\n",
+            "server_name: a\ndatabase: {name: psycopg2, args: {sslmode: maybe, password: secret}}\n",
         )]);
         let why = refused.err().expect("a refusal");
-        assert!(why.contains("TLS") && !why.contains("secret"), "{why}");
+        assert!(why.contains("`maybe`") && !why.contains("secret"), "{why}");
+    }
+
+    #[test]
+    fn a_database_is_where_its_arguments_say_before_its_connection_string() {
+        let text = "server_name: a\ndatabase: {name: psycopg2, args: {\
+            dsn: 'host=db user=me sslmode=disable', port: 5433, database: synapse,\
+            sslmode: verify-full, sslrootcert: ca.pem, cp_min: 5}}\n";
+        let (directory, settings) = settings(&[("homeserver.yaml", text), ("ca.pem", "")]);
+        let settings = settings.expect("settings");
+        let DatabaseSettings::Postgresql(access) = settings.database else {
+            panic!("not PostgreSQL")
+        };
+        assert_eq!(access.place, "PostgreSQL, database synapse at db");
+        assert_eq!(
+            (access.config.get_ports(), access.config.get_user()),
+            (&[5433][..], Some("me"))
+        );
+        assert_eq!(access.tls.mode, Mode::VerifyFull);
+        let Some(Pem::File(root)) = access.tls.root else { panic!("no authorities") };
+        assert_eq!(root, directory.path().join("ca.pem"));
     }
 }

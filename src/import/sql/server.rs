@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::Write as _,
+    net::{Ipv4Addr, TcpListener},
     os::unix::{fs::chown, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -15,14 +16,26 @@ use tempfile::TempDir;
 /// How long a start may take: the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) struct Server {
+pub(crate) struct Server {
     directory: TempDir,
     process: Child,
+    port: u16,
 }
 
 impl Server {
     /// None if PostgreSQL is not installed, which is said visibly; in CI it must be.
-    pub(super) fn start(test: &str) -> Option<Self> {
+    pub(crate) fn start(test: &str) -> Option<Self> {
+        Self::start_as(test, None)
+    }
+
+    /// The same, which also answers at 127.0.0.1, by TLS. `prepare` makes files in a directory:
+    /// `server.crt` with `server.key`, `ca.crt` for the certificates of clients, and `pg_hba.conf`,
+    /// which says who is let in.
+    pub(crate) fn start_with_tls(test: &str, prepare: &dyn Fn(&Path)) -> Option<Self> {
+        Self::start_as(test, Some(prepare))
+    }
+
+    fn start_as(test: &str, prepare: Option<&dyn Fn(&Path)>) -> Option<Self> {
         let Some(programs) = programs() else {
             let message = format!("SKIPPED: {test}: postgresql is absent (install with .ci/run)");
             let in_ci = std::env::var("CI").is_ok_and(|of| !matches!(&*of, "" | "0" | "false"));
@@ -33,8 +46,33 @@ impl Server {
         let directory = tempfile::tempdir().expect("a directory");
         // It does not run as root.
         let user = is_root().then(postgres);
-        if let Some(user) = user {
-            chown(directory.path(), Some(user), None).expect("given away");
+        let give_away = |path: &Path| {
+            if let Some(user) = user {
+                chown(path, Some(user), None).expect("given away");
+            }
+        };
+        give_away(directory.path());
+        let mut settings = vec!["fsync=off".to_owned()];
+        let mut port = 5432;
+        match prepare {
+            None => settings.push("listen_addresses=".to_owned()),
+            Some(prepare) => {
+                prepare(directory.path());
+                let made = fs::read_dir(directory.path()).expect("a directory");
+                made.for_each(|made| give_away(&made.expect("a file").path()));
+                let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+                port = free.local_addr().expect("an address").port();
+                settings.extend(["listen_addresses=127.0.0.1", "ssl=on"].map(str::to_owned));
+                for (setting, file) in [
+                    ("ssl_cert_file", "server.crt"),
+                    ("ssl_key_file", "server.key"),
+                    ("ssl_ca_file", "ca.crt"),
+                    ("hba_file", "pg_hba.conf"),
+                ] {
+                    let file = directory.path().join(file);
+                    settings.push(format!("{setting}={}", file.display()));
+                }
+            }
         }
         let data = directory.path().join("data");
         let command = |program: &str| {
@@ -55,11 +93,12 @@ impl Server {
             .arg(&data)
             .arg("-k")
             .arg(directory.path())
-            .args(["-c", "listen_addresses=", "-c", "fsync=off"])
+            .args(["-p", &port.to_string()])
+            .args(settings.iter().flat_map(|setting| ["-c", setting]))
             .stderr(log)
             .spawn()
             .expect("postgres");
-        let mut server = Self { directory, process };
+        let mut server = Self { directory, process, port };
         let deadline = Instant::now() + PATIENCE;
         while let Err(error) = server.config().connect(NoTls) {
             let ended = server.process.try_wait().expect("a process").is_some();
@@ -73,13 +112,21 @@ impl Server {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    pub(super) fn config(&self) -> Config {
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn config(&self) -> Config {
         let mut config = Config::new();
-        config.host_path(self.directory.path()).user("mas").dbname("postgres");
+        config.host_path(self.directory.path()).port(self.port).user("mas").dbname("postgres");
         config
     }
 
-    pub(super) fn run(&self, sql: &str) {
+    pub(crate) fn run(&self, sql: &str) {
         let mut client: Client = self.config().connect(NoTls).expect("a connection");
         client.batch_execute(sql).unwrap_or_else(|error| panic!("{error:?}: {sql}"));
     }
@@ -109,9 +156,10 @@ fn postgres() -> u32 {
 }
 
 /// Where the newest server is installed that has all programs: Debian has them outside the path.
-fn programs() -> Option<PathBuf> {
+pub(crate) fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let found = versions.map(|version| version.path().join("bin"));
-    let is_whole = |folder: &Path| ["initdb", "postgres"].iter().all(|of| folder.join(of).exists());
+    let is_whole =
+        |folder: &Path| ["initdb", "postgres", "psql"].iter().all(|of| folder.join(of).exists());
     found.filter(|folder| is_whole(folder)).max()
 }
