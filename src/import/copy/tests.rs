@@ -1,6 +1,7 @@
 //! Whole imports from a source in memory: rooms with branches, interruptions, and tails.
 
 mod accounts;
+mod bad;
 mod changes;
 mod late;
 mod peers;

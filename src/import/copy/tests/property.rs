@@ -43,13 +43,13 @@ fn opened(settings: &Settings) -> (Source, Option<&Path>) {
     (Source::open(settings).unwrap(), Some(&settings.media_store_path))
 }
 
-fn copy_to(rows: &Rows, dir: &Path) -> Copied {
+pub(super) fn copy_to(rows: &Rows, dir: &Path) -> Copied {
     let (settings, stop) = (rows.settings(), AtomicBool::new(false));
     let (mut source, media) = opened(&settings);
     copy(&mut source, media, &options(dir), &stop, &mut |_| ()).unwrap()
 }
 
-fn finish_to(rows: &Rows, dir: &Path) -> Finished {
+pub(super) fn finish_to(rows: &Rows, dir: &Path) -> Finished {
     let (settings, stop) = (rows.settings(), AtomicBool::new(false));
     let (mut source, media) = opened(&settings);
     finish(&mut source, media, &options(dir), &stop, &mut |_| ()).unwrap()
