@@ -170,6 +170,7 @@ impl Login {
             device_id: self.device_id.clone(),
             display_name: self.display_name.clone(),
             tokens: self.tokens.clone(),
+            sent: Vec::new(),
         }
     }
 }

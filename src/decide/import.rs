@@ -1,5 +1,7 @@
 //! Importing an account from the export of a user.
 
+use std::collections::BTreeMap;
+
 use serde_json::value::RawValue;
 
 use super::{Commit, Proposal, Refusal, account::Register};
@@ -36,6 +38,7 @@ impl Proposal for ImportAccount {
             locked: Some(true),
             suspended: None,
             reason: Some(self.reason.clone()),
+            terms: BTreeMap::new(),
         };
         let origin = AccountDataSet {
             user_id: user_id.clone(),

@@ -1,5 +1,7 @@
 //! Account status: administrators, locked and suspended accounts, and deactivation.
 
+use std::collections::BTreeMap;
+
 use super::{
     Commit, Proposal, Refusal,
     account::{Register, no_account},
@@ -36,6 +38,7 @@ impl Proposal for CreateAccount {
                 locked: None,
                 suspended: None,
                 reason: None,
+                terms: BTreeMap::new(),
             };
             commit.append(self.stream(), status);
         }
@@ -78,6 +81,7 @@ impl Proposal for SetStatus {
             locked: new(self.locked, standing.locked),
             suspended: new(self.suspended, standing.suspended),
             reason: self.reason.clone(),
+            terms: BTreeMap::new(),
         };
         let changes = [status.admin, status.locked, status.suspended].iter().any(Option::is_some);
         if changes {

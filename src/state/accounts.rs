@@ -31,6 +31,8 @@ pub struct Account {
     pub kind: AccountKind,
     /// Offset of the registration.
     pub registered: Offset,
+    /// Offset of the record of what the user has agreed to since, at the source of an import.
+    pub terms: Option<Offset>,
     /// What the account may do.
     pub standing: AccountStatus,
     /// Password hash in PHC format; `None` for accounts without a password. Rehashing the same
@@ -373,6 +375,7 @@ impl Accounts {
             user_id: body.user_id.clone(),
             kind: body.kind,
             registered: offset,
+            terms: None,
             standing: AccountStatus {
                 guest: body.kind == AccountKind::Guest,
                 ..AccountStatus::default()
@@ -423,6 +426,9 @@ impl Accounts {
             standing.admin = body.admin.unwrap_or(standing.admin);
             standing.locked = body.locked.unwrap_or(standing.locked);
             standing.suspended = body.suspended.unwrap_or(standing.suspended);
+            if !body.terms.is_empty() {
+                account.terms = Some(offset);
+            }
         });
     }
 
@@ -463,7 +469,7 @@ impl Accounts {
         time_ms: u64,
         body: DeviceLogin,
     ) -> Option<Offset> {
-        let DeviceLogin { user_id, device_id, display_name, tokens } = body;
+        let DeviceLogin { user_id, device_id, display_name, tokens, sent: _ } = body;
         self.own_tokens(&tokens, &user_id, &device_id);
         let ended = self.change(&user_id, offset, |account| {
             let history = account.devices.entry(device_id).or_default();

@@ -16,7 +16,10 @@ use serde::{
 };
 
 use super::serializers;
-use logcabin_record::{Offset, Stream, command::Transaction};
+use logcabin_record::{
+    Offset, Stream,
+    command::{SentBefore, Transaction},
+};
 
 /// The offset of each event. It stores 8 bytes of hash for each event, so a lookup returns
 /// candidates, and the caller compares the id in the log.
@@ -213,6 +216,18 @@ impl Transactions {
     pub(super) fn note(&self, offset: Offset, transaction: Option<&Transaction>) {
         if let Some(Transaction { session, id, scope }) = transaction {
             self.0.write().entry(*session).or_default().insert(hash(&[scope, id]), offset);
+        }
+    }
+
+    /// Records what a session that was imported had sent. This record says it of the events.
+    pub(super) fn note_before(&self, session: Offset, sent: &[SentBefore]) {
+        if sent.is_empty() {
+            return;
+        }
+        let mut sessions = self.0.write();
+        let of_session = sessions.entry(session).or_default();
+        for SentBefore { scope, id, .. } in sent {
+            of_session.insert(hash(&[scope, id]), session);
         }
     }
 

@@ -82,6 +82,7 @@ pub(crate) fn records() -> Vec<NewRecord> {
         read: BTreeMap::from([("users".to_owned(), 2)]),
         left: vec![left],
         differing_rooms: 0,
+        rehearsal: false,
     };
     let user = Stream::user(&ann);
     let imported = |stream: &Stream, row: &str, time_ms: Option<u64>, command: Command| {

@@ -65,6 +65,7 @@ fn granted() -> Vec<Command> {
             expires_ms: None,
             refresh: Some(TokenHash::of(REFRESH)),
         },
+        sent: Vec::new(),
     };
     let grant = OauthGrant {
         grant_id: "01HENBZ12TMNVTTFB84J0T5MFB".to_owned(),
@@ -154,6 +155,7 @@ async fn import(data_dir: &Path) -> u64 {
         device_id: "PHONE".into(),
         display_name: Some("Bob's phone".to_owned()),
         tokens: Tokens { access, expires_ms: None, refresh: None },
+        sent: Vec::new(),
     };
     let key = ServerOldKey {
         key_id: "ed25519:a_OLD".to_owned(),
@@ -167,6 +169,7 @@ async fn import(data_dir: &Path) -> u64 {
         read: [("users".to_owned(), 1)].into(),
         left: Vec::new(),
         differing_rooms: 0,
+        rehearsal: false,
     };
     for command in granted() {
         let stream = match &command {

@@ -311,6 +311,14 @@ impl EventStore {
         id: &str,
     ) -> Result<Option<EventRef>, ReadError> {
         for offset in state.transactions.candidates(session, scope, id) {
+            // What was sent before an import, the session says.
+            if offset == session {
+                let sent = self.sent_before(session, scope, id)?;
+                if sent.is_some() {
+                    return Ok(sent);
+                }
+                continue;
+            }
             if let Some(event) = self.get(offset)?
                 && event.transaction.as_ref().is_some_and(|t| t.scope == scope && t.id == id)
             {
@@ -318,6 +326,17 @@ impl EventStore {
             }
         }
         Ok(None)
+    }
+
+    fn sent_before(
+        &self,
+        session: Offset,
+        scope: &str,
+        id: &str,
+    ) -> Result<Option<EventRef>, ReadError> {
+        let Some(Command::DeviceLogin(login)) = self.command(session)? else { return Ok(None) };
+        let sent = login.sent.iter().find(|sent| sent.scope == scope && sent.id == id);
+        sent.map_or(Ok(None), |sent| self.get(sent.event))
     }
 
     /// When what the record at `offset` says happened, in milliseconds since the Unix epoch.

@@ -173,10 +173,15 @@ pub struct UserStatus {
     /// The administrator's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The documents that the user has agreed to at the source of an import since the account was
+    /// copied: each one's name and version.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub terms: BTreeMap<String, String>,
 }
 
 impl Content for UserStatus {
-    const ERASED: Erased = Erased::Members { emptied: &[], gone: &["reason"], required: None };
+    const ERASED: Erased =
+        Erased::Members { emptied: &[], gone: &["reason", "terms"], required: None };
 
     fn holds(&self) -> Holds<'_> {
         Holds::Of(&self.user_id)

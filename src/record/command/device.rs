@@ -24,11 +24,25 @@ pub struct DeviceLogin {
     pub display_name: Option<String>,
     /// The session's first tokens.
     pub tokens: Tokens,
+    /// What the client sent before the session was imported.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sent: Vec<SentBefore>,
+}
+
+/// A transaction of a client at the server that its session was imported from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentBefore {
+    /// As in a [`Transaction`].
+    pub scope: String,
+    /// The client's transaction id.
+    pub id: String,
+    /// The event that it sent.
+    pub event: Offset,
 }
 
 impl Content for DeviceLogin {
     const ERASED: Erased =
-        Erased::Members { emptied: &[], gone: &["display_name"], required: None };
+        Erased::Members { emptied: &[], gone: &["display_name", "sent"], required: None };
 
     fn holds(&self) -> Holds<'_> {
         Holds::Of(&self.user_id)

@@ -73,6 +73,9 @@ pub struct ImportEnd {
     pub left: Vec<LeftOut>,
     /// In how many rooms the state is not the one that the source says.
     pub differing_rooms: u64,
+    /// Whether the log is only for rehearsals: the source is still in use.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rehearsal: bool,
 }
 
 impl Content for ImportEnd {}

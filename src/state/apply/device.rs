@@ -11,6 +11,7 @@ impl Apply for DeviceLogin {
     fn apply(self, state: &State, at: At) -> Applied {
         let effects = wake(&self.user_id);
         let (user_id, device_id) = (self.user_id.clone(), self.device_id.clone());
+        state.transactions.note_before(at.offset, &self.sent);
         Ok(match state.accounts.login(at.offset, at.happened_ms, at.time_ms, self) {
             Some(ended) => {
                 state.transactions.end(ended);

@@ -1,5 +1,7 @@
 //! Commands of accounts, in words.
 
+use std::collections::BTreeMap;
+
 use super::{ActorAndText, Describe, because, plain};
 use crate::history::moment::Time;
 use logcabin_record::{
@@ -133,7 +135,7 @@ impl Describe for PresenceSet {
 }
 
 fn of_status(body: UserStatus) -> String {
-    let UserStatus { user_id, admin, locked, suspended, reason } = body;
+    let UserStatus { user_id, admin, locked, suspended, reason, terms } = body;
     let words = [
         admin.map(|admin| match admin {
             true => format!("made {user_id} an administrator"),
@@ -143,6 +145,7 @@ fn of_status(body: UserStatus) -> String {
         suspended.map(|suspended| {
             format!("{} {user_id}", if suspended { "suspended" } else { "unsuspended" })
         }),
+        (!terms.is_empty()).then(|| format!("noted that {user_id} agreed to {}", versions(&terms))),
     ];
     let words: Vec<_> = words.into_iter().flatten().collect();
     words.join(", ") + &because(reason)
@@ -154,9 +157,12 @@ fn requirements(met: &Requirements) -> String {
         text.push_str(&format!(", with the registration token {}…", token.start()));
     }
     if !met.terms.is_empty() {
-        let terms: Vec<_> =
-            met.terms.iter().map(|(name, version)| format!("{name} {version}")).collect();
-        text.push_str(&format!(", agreed to {}", terms.join(", ")));
+        text.push_str(&format!(", agreed to {}", versions(&met.terms)));
     }
     text
+}
+
+fn versions(terms: &BTreeMap<String, String>) -> String {
+    let terms: Vec<_> = terms.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    terms.join(", ")
 }

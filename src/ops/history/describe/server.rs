@@ -75,7 +75,7 @@ impl Describe for ImportBegin {
 
 impl Describe for ImportEnd {
     fn describe(self, _: &Record, who: String) -> ActorAndText {
-        let Self { source, digest, read, left, differing_rooms, .. } = self;
+        let Self { source, digest, read, left, differing_rooms, rehearsal, .. } = self;
         // The counts are what a record says, whoever wrote it.
         let rows = read.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
         let left = left.iter().fold(0_u64, |sum, of| sum.saturating_add(of.count));
@@ -87,6 +87,9 @@ impl Describe for ImportEnd {
         );
         if differing_rooms > 0 {
             text += &format!("; the state of {differing_rooms} room(s) differs");
+        }
+        if rehearsal {
+            text += "; it is only for rehearsals";
         }
         (who, text)
     }
