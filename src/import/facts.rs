@@ -131,6 +131,8 @@ pub enum Section {
     ThreepidBindings,
     /// [`Fact::ExternalId`]
     ExternalIds,
+    /// [`Fact::Transaction`]: what clients called the events that they sent, for a day.
+    Transactions,
     /// [`Fact::OauthClient`]
     OauthClients,
     /// [`Fact::OauthGrant`]: those that have not ended. Their tokens follow.
@@ -214,8 +216,6 @@ pub enum Section {
     ThreadSubscriptions,
     /// [`Fact::Presence`]
     Presence,
-    /// [`Fact::Transaction`]: what clients called the events that they sent, for a day.
-    Transactions,
     /// [`Fact::DelayedEvent`]
     DelayedEvents,
     /// [`Fact::Report`]
@@ -258,6 +258,7 @@ impl Section {
         Self::Threepids,
         Self::ThreepidBindings,
         Self::ExternalIds,
+        Self::Transactions,
         Self::OauthClients,
         Self::OauthGrants,
         Self::Devices,
@@ -295,7 +296,6 @@ impl Section {
         Self::Filters,
         Self::ThreadSubscriptions,
         Self::Presence,
-        Self::Transactions,
         Self::DelayedEvents,
         Self::Reports,
         Self::Media,

@@ -41,6 +41,7 @@ pub const NOT_COMPARED: &[(&[Section], &str)] = &[
     (&[Section::Threepids, Section::ThreepidBindings], "email addresses and phone numbers"),
     (&[Section::ExternalIds], "identities at providers"),
     (&[Section::OauthClients], "OAuth clients"),
+    (&[Section::Transactions], "what clients called the events that they sent"),
     (&[Section::Devices, Section::DehydratedDevices], "names of devices, dehydrated devices"),
     (&[Section::FallbackKeys, Section::KeySignatures], "fallback keys and signatures"),
     (&[Section::Outliers, Section::Backfilled, Section::BackwardExtremities], "earlier history"),

@@ -7,7 +7,7 @@ use super::{
     compare::Comparison,
     convert::{
         peers::PeerUser,
-        sessions::{Grants, Sessions},
+        sessions::{Grants, Sent, Sessions},
     },
     gaps::Missing,
     rules::Owners,
@@ -118,6 +118,8 @@ pub(super) struct Gather {
     /// What comes along, of which other things are.
     pub(super) owners: Owners,
     pub(super) sessions: Sessions,
+    /// What clients have sent.
+    pub(super) sent: Sent,
     /// Where each part of a session was found.
     pub(super) session_origins: BTreeMap<(String, String), Origin>,
     /// What was granted to clients, and which clients there are.
@@ -161,6 +163,7 @@ impl Gather {
     pub(super) fn is_clean(&self) -> bool {
         self.group.is_none()
             && self.sessions.is_empty()
+            && self.sent.is_empty()
             && self.grants.is_empty()
             && self.rules.is_empty()
             && self.missing.is_empty()

@@ -7,10 +7,12 @@ use super::{
     convert::{
         Made,
         accounts::{self, Part},
-        keys, oauth, peers, personal, rooms, sessions,
+        keys, oauth, peers, personal, rooms,
+        sessions::{self, Session},
     },
     gaps::note_missing,
     gather::{Gather, Gathered, Group},
+    index::Status,
     media::MediaPlaces,
     pipeline::ReadySlice,
     prepare::Ready,
@@ -63,6 +65,8 @@ pub(super) const ALL: &[Section] = &[
     Section::Threepids,
     Section::ThreepidBindings,
     Section::ExternalIds,
+    // What was sent before is said of the session.
+    Section::Transactions,
     Section::OauthClients,
     // The sessions are written after the last of these five.
     Section::OauthGrants,
@@ -573,8 +577,15 @@ impl Sections<'_, '_> {
                 self.writer.compare_tip(&mut self.gather.comparison, fact)
             }
             Fact::ThreadSubscription(_) => self.leave(origin, rules::NO_SUBSCRIPTIONS),
-            // The events of the tail say it themselves.
-            Fact::Transaction(_) => Ok(()),
+            Fact::Transaction(fact) => {
+                self.writer.known.look_at(&fact.room_id);
+                let seen = self.writer.known.seen(&fact.event_id);
+                // The events of the tail say it themselves.
+                if let Some(seen) = seen.filter(|seen| seen.status == Status::Timeline) {
+                    self.gather.sent.add(fact, seen.offset);
+                }
+                Ok(())
+            }
             Fact::AppServiceTransaction(fact) => {
                 let events =
                     fact.event_ids.iter().filter_map(|id| self.writer.known.events.get(id));
@@ -677,6 +688,7 @@ impl Sections<'_, '_> {
         let own = self.writer.own.clone();
         let mut origins = std::mem::take(&mut self.gather.session_origins);
         let mut sessions = std::mem::take(&mut self.gather.sessions);
+        let mut sent = std::mem::take(&mut self.gather.sent);
         let grants = std::mem::take(&mut self.gather.grants);
         let clients = std::mem::take(&mut self.gather.clients);
         let (lone, left) = sessions::assign(grants, &clients, &mut sessions, &mut origins);
@@ -686,6 +698,7 @@ impl Sections<'_, '_> {
         for (id, session) in sessions {
             let Some(origin) = origins.get(&id) else { continue };
             let now = (self.secret, self.writer.progress.now_ms);
+            let session = Session { sent: sent.take(&id), ..session };
             let made = sessions::session((&id.0, &id.1), session, &own, now);
             self.made_partly(origin, made)?;
             self.writer.within()?;

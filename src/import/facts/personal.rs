@@ -122,6 +122,12 @@ pub struct Transaction {
     pub device_id: String,
     pub transaction_id: String,
     pub time_ms: i64,
+    /// The type of the event, if the source has it.
+    pub event_type: Option<String>,
+    /// Of a state event, which has no transaction for clients.
+    pub state_key: Option<String>,
+    /// Of a redaction: the event that it redacts.
+    pub redacts: Option<String>,
 }
 
 /// An event that is to be sent later.

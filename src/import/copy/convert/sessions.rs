@@ -13,11 +13,12 @@ use crate::{
     copy::{rules::NO_CLIENT, writer::Left},
     facts::{self, Origin},
 };
+use logcabin_base::limits;
 use logcabin_record::{
-    Stream,
+    Offset, Stream,
     command::{
         DeviceDehydrate, DeviceLogin, DeviceRefresh, DeviceSeen, OauthGrant, OauthRefresh,
-        Sighting, TokenHash, Tokens,
+        SentBefore, Sighting, TokenHash, Tokens,
     },
     scope::{InvalidScope, Scope},
 };
@@ -30,8 +31,58 @@ pub(in crate::copy) struct Session {
     pub(in crate::copy) refresh: Vec<facts::RefreshToken>,
     /// What clients were granted that are this device.
     pub(in crate::copy) granted: Vec<Granted>,
+    /// What its client has sent.
+    pub(in crate::copy) sent: Vec<SentBefore>,
     /// The private keys of a dehydrated device.
     pub(in crate::copy) dehydrated: Option<Box<RawValue>>,
+}
+
+/// How many events of a device are kept. A client repeats what was not answered, and has few of
+/// these under way.
+const SENT: usize = 500;
+
+/// What clients have sent, by user and device.
+#[derive(Debug, Default)]
+pub(in crate::copy) struct Sent(BTreeMap<(String, String), Vec<(i64, SentBefore)>>);
+
+impl Sent {
+    /// Notes that an event was sent. A client repeats what it has sent lately: of each, the newest
+    /// are kept.
+    pub(in crate::copy) fn add(&mut self, fact: facts::Transaction, event: Offset) {
+        let facts::Transaction { room_id, user_id, device_id, transaction_id, time_ms, .. } = fact;
+        let scope = match (fact.redacts, fact.event_type, fact.state_key) {
+            (Some(target), _, None) => format!("redact/{room_id}/{target}"),
+            (None, Some(event_type), None) => format!("send/{room_id}/{event_type}"),
+            _ => return,
+        };
+        let of_device = self.0.entry((user_id, device_id)).or_default();
+        of_device.push((time_ms, SentBefore { scope, id: transaction_id, event }));
+        if of_device.len() >= 2 * SENT {
+            keep_newest(of_device);
+        }
+    }
+
+    pub(in crate::copy) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What a device has sent, oldest first, as much of it as fits into a record.
+    pub(in crate::copy) fn take(&mut self, device: &(String, String)) -> Vec<SentBefore> {
+        let mut sent = self.0.remove(device).unwrap_or_default();
+        keep_newest(&mut sent);
+        sent.into_iter().map(|(_, sent)| sent).collect()
+    }
+}
+
+fn keep_newest(sent: &mut Vec<(i64, SentBefore)>) {
+    sent.sort_by_key(|(time_ms, sent)| (*time_ms, sent.event));
+    let mut bytes = 0;
+    let newest = sent.iter().rev().take(SENT).take_while(|(_, sent)| {
+        bytes += sent.scope.len() + sent.id.len() + 64;
+        bytes <= limits::IMPORT_GROUP_BYTES
+    });
+    let older = sent.len() - newest.count();
+    drop(sent.drain(..older));
 }
 
 /// The sessions of all devices, by user and device.
@@ -132,7 +183,7 @@ pub(in crate::copy) fn session(
     let user_id = own_user(user_id, own)?;
     let device_id = OwnedDeviceId::from(device_id);
     let stream = Stream::user(&user_id);
-    let Session { device, mut access, mut refresh, mut granted, dehydrated } = session;
+    let Session { device, mut access, mut refresh, mut granted, sent, dehydrated } = session;
     let display_name = device.as_ref().and_then(|device| device.display_name.clone());
     let Some(device) = device else {
         let why = format!("there is no device `{device_id}`");
@@ -180,6 +231,7 @@ pub(in crate::copy) fn session(
         device_id: device_id.clone(),
         display_name,
         tokens,
+        sent,
     };
     let granted_ms = grant.as_ref().map(|grant| grant.granted_ms);
     let original_ms = granted_ms.or(began_ms).or(device.seen_ms).or(issued_ms);

@@ -275,10 +275,21 @@ pub(super) const PRESENCE: &[Plan<Context>] = &[Plan {
 }];
 
 pub(super) const TRANSACTIONS: &[Plan<Context>] = &[Plan {
-    from: "event_txn_id_device_id t",
+    from: "event_txn_id_device_id t LEFT JOIN events e ON e.event_id = t.event_id
+        LEFT JOIN redactions d ON d.event_id = t.event_id",
     only: "",
     keys: 1,
-    columns: &["t.event_id", "t.room_id", "t.user_id", "t.device_id", "t.txn_id", "t.inserted_ts"],
+    columns: &[
+        "t.event_id",
+        "t.room_id",
+        "t.user_id",
+        "t.device_id",
+        "t.txn_id",
+        "t.inserted_ts",
+        "e.type",
+        "e.state_key",
+        "d.redacts",
+    ],
     shown: 1,
     tell: |row, _, facts| {
         facts.push(Fact::Transaction(Transaction {
@@ -288,6 +299,9 @@ pub(super) const TRANSACTIONS: &[Plan<Context>] = &[Plan {
             device_id: row.text("device_id")?,
             transaction_id: row.text("txn_id")?,
             time_ms: row.int("inserted_ts")?,
+            event_type: row.text_or_none("type")?,
+            state_key: row.text_or_none("state_key")?,
+            redacts: row.text_or_none("redacts")?,
         }));
         Ok(())
     },
