@@ -424,6 +424,13 @@ impl Sections<'_, '_> {
                     _ if exists || fact.guest => return Ok(()),
                     _ => Part::Begin,
                 };
+                if part == Part::Rest
+                    && let Ok(begin) = accounts::account(&fact, &own, Part::Begin)
+                    && !self.writer.was_put(origin, &begin)
+                    && let Ok(Some(agreed)) = accounts::agreed(&fact, &own)
+                {
+                    self.made(origin, Ok(agreed))?;
+                }
                 self.made(origin, accounts::account(&fact, &own, part))
             }
             Fact::RegistrationToken(fact) => {

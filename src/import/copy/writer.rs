@@ -5,6 +5,7 @@ use ruma::OwnedServerName;
 
 use super::{
     changes::Marks,
+    convert::Made,
     index::Status,
     known::{self, Known, fingerprint},
     pipeline::Feeder,
@@ -171,6 +172,12 @@ impl<'a> Writer<'a> {
             Ok(appended) => Ok(appended.last),
             Err((_, why)) => Err(ImportError::Refused(why)),
         }
+    }
+
+    /// Whether all of this was written before.
+    pub(super) fn was_put(&self, origin: &Origin, made: &Made) -> bool {
+        let records = self.records(origin, made.original_ms, &made.commands);
+        records.iter().all(|record| self.has(record))
     }
 
     /// Appends commands from a row of the source as one batch, unless each of them was written

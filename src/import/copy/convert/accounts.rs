@@ -1,5 +1,7 @@
 //! Accounts, and what belongs to them.
 
+use std::collections::BTreeMap;
+
 use ruma::ServerName;
 
 use super::{Made, ms, number, own_user};
@@ -70,6 +72,7 @@ pub(in crate::copy) fn account(
                 locked: Some(locked),
                 suspended: Some(suspended),
                 reason: None,
+                terms: BTreeMap::new(),
             },
         );
     }
@@ -81,6 +84,20 @@ pub(in crate::copy) fn account(
         );
     }
     Ok(made)
+}
+
+/// What the user has agreed to, of an account whose begin was recorded before that.
+pub(in crate::copy) fn agreed(
+    fact: &facts::Account,
+    own: &ServerName,
+) -> Result<Option<Made>, Left> {
+    let Some(version) = fact.consent_version.clone() else { return Ok(None) };
+    let user_id = own_user(&fact.user_id, own)?;
+    let stream = Stream::user(&user_id);
+    let terms = BTreeMap::from([(TERMS.to_owned(), version)]);
+    let (admin, locked, suspended, reason) = (None, None, None, None);
+    let body = UserStatus { user_id, admin, locked, suspended, reason, terms };
+    Ok(Some(Made::one(stream, body).at(fact.consent_ms)))
 }
 
 fn password(password: &facts::Password) -> Secret {
