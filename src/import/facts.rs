@@ -161,7 +161,7 @@ pub enum Section {
     BackedUpKeys,
     /// [`Fact::PeerKey`]: keys by which other servers sign.
     PeerKeys,
-    /// [`Fact::Room`]. It says the version, which events need.
+    /// [`Fact::Room`]. It says the version, which events need. [`Fact::BanRedaction`]
     Rooms,
     /// [`Fact::Event`]: events that were fetched when others needed them, and had no place in their
     /// room then, each told as an outlier. Rooms that were entered from outside begin with them.
@@ -475,6 +475,7 @@ pub enum Fact {
     BackedUpKey(BackedUpKey),
     PeerKey(PeerKey),
     Room(Room),
+    BanRedaction(BanRedaction),
     Event(Box<Event>),
     StateDelta(StateDelta),
     BackwardExtremity(BackwardExtremity),

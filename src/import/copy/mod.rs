@@ -22,6 +22,7 @@ mod pipeline;
 mod place;
 mod prepare;
 mod progress;
+mod redactions;
 mod report;
 mod resume;
 mod rules;

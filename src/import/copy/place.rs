@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use ruma::{OwnedEventId, OwnedServerName};
+use ruma::{OwnedEventId, OwnedServerName, events::TimelineEventType};
 
 use super::{
     index::{Member, Status},
@@ -77,6 +77,10 @@ impl Writer<'_> {
             Some(_) => return Ok(()),
             None => {}
         }
+        let ready = match event.judged {
+            Judged::Timeline | Judged::Backfilled => self.as_shown(event, ready)?,
+            _ => ready,
+        };
         match &event.judged {
             Judged::Timeline => self.in_timeline(origin, event, ready),
             Judged::Backfilled => self.aside(origin, event, ready, Outcome::Outlier, None),
@@ -544,12 +548,15 @@ impl Writer<'_> {
         event: &Event,
         ready: &ReadyEvent,
     ) -> Result<Option<Offset>, ImportError> {
-        let Some(target_id) = &ready.facts.redacts else { return Ok(None) };
-        let seen = self.known.events.get(target_id.as_str());
+        let Some(target_id) = self.redacted_by(ready)? else { return Ok(None) };
+        let seen = self.known.seen(target_id.as_str());
         let seen = seen.filter(|seen| seen.status == Status::Timeline);
         let Some(offset) = seen.map(|seen| seen.offset) else { return Ok(None) };
         let Some(target) = self.event_at(offset)? else { return Ok(None) };
-        let is_of_room = target.room_id == ready.room_id && target.event_id == *target_id;
+        // The source never redacts the first event of a room.
+        let is_of_room = target.room_id == ready.room_id
+            && target.event_id == target_id
+            && target.event_type != TimelineEventType::RoomCreate;
         // Whoever may not redact events of others may redact those of their own server.
         let is_of_server = if has_chosen_ids(&ready.rules) {
             ready.event_id.server_name() == target.event_id.server_name()

@@ -309,8 +309,13 @@ impl Sections<'_, '_> {
         loop {
             let slice = self.writer.feeder.slice(Section::Rooms, &cursor)?;
             for ready in slice.facts {
-                if let Fact::Room(room) = ready.told.fact {
-                    self.know_room(room);
+                match ready.told.fact {
+                    Fact::Room(room) => {
+                        self.purge_if_rejoined(&room)?;
+                        self.know_room(room);
+                    }
+                    Fact::BanRedaction(ban) => self.writer.know_ban(ban)?,
+                    _ => {}
                 }
             }
             match slice.next {
@@ -605,7 +610,8 @@ impl Sections<'_, '_> {
             // It is with the destination.
             Fact::DestinationRoom(_) => Ok(()),
             // The events say it, or nothing is to be said.
-            Fact::Membership(_)
+            Fact::BanRedaction(_)
+            | Fact::Membership(_)
             | Fact::TimelineGap(_)
             | Fact::Redaction(_)
             | Fact::RoomRetention(_)

@@ -146,6 +146,8 @@ impl Source for Memory {
         let mut slice = self.read(section, after)?;
         slice.facts.retain(|told| match &told.fact {
             Fact::Room(room) => owners.contains(&room.room_id),
+            Fact::BanRedaction(ban) => owners.contains(&ban.room_id),
+            Fact::Redaction(redaction) => owners.contains(&redaction.event_id),
             Fact::CurrentState(entry) => owners.contains(&entry.room_id),
             Fact::BackedUpKey(key) => owners.contains(&key.user_id),
             Fact::PeerDevices(device) => owners.contains(&device.user_id),

@@ -43,6 +43,9 @@ pub(super) struct Writer<'a> {
     pub(super) marks: Marks,
     pub(super) own: OwnedServerName,
     pub(super) source: ImportSource,
+    /// Up to which place in the source's stream a ban redacts what a user has sent, by room and
+    /// user; everything without it.
+    pub(super) banned: BTreeMap<(String, String), Option<i64>>,
     /// How many whole volumes there were when the rooms were saved last.
     saved_at: usize,
     /// Up to which record what is saved of the rooms goes.
@@ -96,7 +99,21 @@ impl<'a> Writer<'a> {
         let list = List::open(&files.list(), &progress.counts)?;
         let (saved_at, marks) = (log.volumes(), files.read_marks());
         let source = ImportSource::Synapse;
-        Ok(Self { feeder, log, known, progress, files, list, marks, own, source, saved_at, saved })
+        let banned = BTreeMap::new();
+        Ok(Self {
+            feeder,
+            log,
+            known,
+            progress,
+            files,
+            list,
+            marks,
+            own,
+            source,
+            banned,
+            saved_at,
+            saved,
+        })
     }
 
     /// What is to be remembered of the log: as it was saved up to the record that is returned, and

@@ -112,6 +112,17 @@ pub struct Redaction {
     pub received_ms: Option<i64>,
 }
 
+/// A ban, or a kick, that redacts what a user has sent in a room.
+#[derive(Clone, Debug, Serialize)]
+pub struct BanRedaction {
+    pub room_id: String,
+    pub user_id: String,
+    /// The membership that says it.
+    pub event_id: String,
+    /// The place in [`Section::Events`](super::Section::Events) of the event that ended it.
+    pub until: Option<i64>,
+}
+
 /// A name of a room.
 #[derive(Clone, Debug, Serialize)]
 pub struct Alias {

@@ -40,7 +40,6 @@ const LEFT: &[(&str, &str)] = &[
     ("received_transactions", "other servers' repetitions are recognised by their events"),
     ("remote_media_cache_thumbnails", ANEW),
     ("room_alias_servers", COMPUTED),
-    ("room_ban_redactions", NO_EQUIVALENT),
     ("sessions", SHORT),
     ("sticky_events", NO_EQUIVALENT),
     ("threepid_guest_access_tokens", SHORT),

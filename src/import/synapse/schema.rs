@@ -23,6 +23,7 @@ const DIFFERENCES: &[Difference] = &[
     column("profiles", "fields", 89, "CAST(NULL AS TEXT)"),
     table("delayed_events", 89),
     column("local_media_repository", "sha256", 92, "CAST(NULL AS TEXT)"),
+    table("room_ban_redactions", 92),
     column("remote_media_cache", "sha256", 92, "CAST(NULL AS TEXT)"),
     table("thread_subscriptions", 93),
     table("user_reports", 93),

@@ -100,3 +100,100 @@ fn a_redaction_that_soft_failed_takes_effect_and_is_no_forward_extremity() {
     assert!(other.get("redacts").is_none() && other["outcome"] == "soft_failed", "{other}");
     assert_states(dir.path(), &events, &current);
 }
+
+/// What the record of an event has as its content.
+fn content(dir: &Path, event_id: &str) -> Value {
+    record_of(dir, event_id).1["pdu"]["content"].clone()
+}
+
+#[test]
+fn a_redaction_that_comes_before_its_event_takes_effect_and_a_worthless_one_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut maker = Maker::new();
+    let (bob, cy, dan) = ("@bob:b.example", "@cy:c.example", "@dan:d.example");
+    // What comes later, to learn the ids.
+    let mut later = Maker::new();
+    let prev = maker.events[1].event_id.clone();
+    let message = |maker: &mut Maker, stream| {
+        tell(maker, (bob, "m.room.message", None), &prev, (Judged::Timeline, stream, false))
+    };
+    let (kept, own, moderated) =
+        (message(&mut later, 20), message(&mut later, 21), message(&mut later, 22));
+    for (stream, sender, target, recheck) in
+        [(10, dan, &kept, true), (11, "@eve:b.example", &own, true), (12, cy, &moderated, false)]
+    {
+        let judged = (Judged::Timeline, stream, recheck);
+        tell(&mut maker, (sender, REDACTION, Some(target)), &prev, judged);
+    }
+    for stream in 20..23 {
+        message(&mut maker, stream);
+    }
+    let (mut source, ..) = maker.ended();
+    finish_in(dir.path(), &mut source).unwrap();
+    assert_eq!(content(dir.path(), &kept), json!({ "body": "message 20" }));
+    for redacted in [own, moderated] {
+        assert_eq!(content(dir.path(), &redacted), json!({}), "{redacted}");
+    }
+}
+
+#[test]
+fn what_a_ban_redacts_comes_along_redacted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut maker = Maker::new();
+    let (bob, cy) = ("@bob:b.example", "@cy:c.example");
+    let prev = maker.events[1].event_id.clone();
+    let mut message = |sender, stream| {
+        tell(&mut maker, (sender, "m.room.message", None), &prev, (Judged::Timeline, stream, false))
+    };
+    let (of_banned, of_other, after) = (message(bob, 10), message(cy, 11), message(bob, 13));
+    let ban = facts::BanRedaction {
+        room_id: ROOM.to_owned(),
+        user_id: bob.to_owned(),
+        // That of the ban, which was copied.
+        event_id: of_other.clone(),
+        until: Some(13),
+    };
+    maker.source.tell(Section::Rooms, Fact::BanRedaction(ban));
+    let (mut source, ..) = maker.ended();
+    copy_in(dir.path(), &mut source).unwrap();
+    // The second one comes too late for what was copied, and says so.
+    let ban = facts::BanRedaction {
+        room_id: ROOM.to_owned(),
+        user_id: cy.to_owned(),
+        event_id: "$another".to_owned(),
+        until: None,
+    };
+    source.tell(Section::Rooms, Fact::BanRedaction(ban));
+    let finished = finish_in(dir.path(), &mut source).unwrap();
+    assert_eq!(content(dir.path(), &of_banned), json!({}));
+    assert_eq!(content(dir.path(), &of_other), json!({ "body": "message 11" }));
+    assert_eq!(content(dir.path(), &after), json!({ "body": "message 13" }));
+    let report = fs::read_to_string(&finished.report).unwrap();
+    assert!(report.contains("bans @cy:c.example") && !report.contains("bans @bob"), "{report}");
+}
+
+#[test]
+fn a_redaction_that_was_redacted_redacts_still_and_the_first_event_never_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut maker = Maker::new();
+    let bob = "@bob:b.example";
+    let body = json!({ "body": "x" });
+    let at = maker.send(bob, ("m.room.message", None), body, &[1], Judged::Timeline);
+    let (create, target) = (maker.events[0].event_id.clone(), maker.events[at].event_id.clone());
+    // The source has removed what it redacts from the event, and knows it all the same.
+    let redaction = tell(&mut maker, (bob, REDACTION, None), &target, (Judged::Timeline, 10, true));
+    let of_first =
+        tell(&mut maker, (bob, REDACTION, Some(&create)), &target, (Judged::Timeline, 11, false));
+    let fact = facts::Redaction {
+        event_id: redaction.clone(),
+        redacts: target.clone(),
+        carried_out: false,
+        received_ms: None,
+    };
+    maker.source.tell(Section::Redactions, Fact::Redaction(fact));
+    let (mut source, ..) = maker.ended();
+    finish_in(dir.path(), &mut source).unwrap();
+    let place = record_of(dir.path(), &target).0;
+    assert_eq!(record_of(dir.path(), &redaction).1["redacts"], json!(place));
+    assert!(record_of(dir.path(), &of_first).1.get("redacts").is_none());
+}

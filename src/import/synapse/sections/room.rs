@@ -2,8 +2,8 @@
 
 use crate::{
     facts::{
-        Alias, BackwardExtremity, CurrentState, Fact, ForwardExtremity, Membership, Published,
-        Redaction, Room, RoomBlock, RoomRetention, TimelineGap,
+        Alias, BackwardExtremity, BanRedaction, CurrentState, Fact, ForwardExtremity, Membership,
+        Published, Redaction, Room, RoomBlock, RoomRetention, TimelineGap,
     },
     sql::plan::Plan,
     synapse::context::Context,
@@ -32,7 +32,24 @@ pub(super) const ROOMS: &[Plan<Context>] = &[Plan {
         }));
         Ok(())
     },
-}];
+    // An experiment of Synapse (MSC4293).
+    Plan {
+        from: "room_ban_redactions b",
+        only: "",
+        keys: 2,
+        columns: &["b.room_id", "b.user_id", "b.redacting_event_id", "b.redact_end_ordering"],
+        shown: 2,
+        tell: |row, _, facts| {
+            facts.push(Fact::BanRedaction(BanRedaction {
+                room_id: row.text("room_id")?,
+                user_id: row.text("user_id")?,
+                event_id: row.text("redacting_event_id")?,
+                until: row.int_or_none("redact_end_ordering")?,
+            }));
+            Ok(())
+        },
+    },
+];
 
 pub(super) const BACKWARD_EXTREMITIES: &[Plan<Context>] = &[Plan {
     from: "event_backward_extremities b

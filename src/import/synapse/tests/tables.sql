@@ -34,6 +34,7 @@ CREATE TABLE state_group_edges (state_group BIGINT NOT NULL, prev_state_group BI
 CREATE TABLE state_groups_state (state_group BIGINT NOT NULL, room_id TEXT NOT NULL, type TEXT NOT NULL, state_key TEXT NOT NULL, event_id TEXT NOT NULL);
 CREATE TABLE rejections (event_id TEXT NOT NULL UNIQUE, reason TEXT NOT NULL, last_check TEXT NOT NULL);
 CREATE TABLE redactions (event_id TEXT NOT NULL UNIQUE, redacts TEXT NOT NULL, have_censored BOOL NOT NULL DEFAULT false, received_ts BIGINT);
+CREATE TABLE room_ban_redactions (room_id TEXT NOT NULL, user_id TEXT NOT NULL, redacting_event_id TEXT NOT NULL, redact_end_ordering BIGINT DEFAULT NULL);
 CREATE TABLE current_state_events (event_id TEXT NOT NULL, room_id TEXT NOT NULL, type TEXT NOT NULL, state_key TEXT NOT NULL, membership TEXT);
 CREATE TABLE current_state_delta_stream (stream_id BIGINT NOT NULL, room_id TEXT NOT NULL, type TEXT NOT NULL, state_key TEXT NOT NULL, event_id TEXT, prev_event_id TEXT);
 CREATE TABLE ex_outlier_stream (event_stream_ordering BIGINT PRIMARY KEY NOT NULL, event_id TEXT NOT NULL, state_group BIGINT NOT NULL);
