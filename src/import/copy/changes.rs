@@ -99,6 +99,14 @@ impl SeenRows {
         }
     }
 
+    /// Whether a row that begins with this user's id could not be read, or nothing is known.
+    pub(super) fn has_bad_of(&self, user_id: &str) -> bool {
+        let is_of = |key: &str| {
+            key.strip_prefix(user_id).is_some_and(|rest| rest.is_empty() || rest.starts_with(" /"))
+        };
+        self.unclear.is_some() || self.bad.iter().any(|key| is_of(key))
+    }
+
     fn has(&self, id: &str, field: &str) -> bool {
         // Profiles have the part of the id before the server's name only.
         let localpart = id.strip_prefix('@').and_then(|id| id.split_once(':'));
@@ -127,7 +135,7 @@ impl Gather {
                 marks.backups.insert(id, etag);
             }
             (Pass::Finish, etag) if etag.is_none() || marks.backups.get(&id) != etag.as_ref() => {
-                self.changed_backups.insert(id.0);
+                self.changed_backups.add(backup);
             }
             _ => {}
         }
@@ -168,8 +176,8 @@ impl Sections<'_, '_> {
         }
         Ok(match section {
             Section::BackedUpKeys => {
-                let changed = std::mem::take(&mut self.gather.changed_backups);
-                if_few(changed.into_iter().collect(), self.writer.known.all.accounts.len())
+                let changed = self.gather.changed_backups.users();
+                if_few(changed, self.writer.known.all.accounts.len())
             }
             Section::PeerDevices => {
                 let known = &self.writer.marks.peers;
@@ -407,7 +415,7 @@ impl Sections<'_, '_> {
         self.writer.within()
     }
 
-    fn gone(&mut self, table: &'static str, made: Made) -> Result<(), ImportError> {
+    pub(super) fn gone(&mut self, table: &'static str, made: Made) -> Result<(), ImportError> {
         let origin = Origin { table, key: Key::Text("-".into()) };
         self.writer.put(&origin, None, &made.commands)?;
         self.writer.within()

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{
+    backups::ChangedBackups,
     changes::SeenRows,
     compare::Comparison,
     convert::{
@@ -132,8 +133,8 @@ pub(super) struct Gather {
     pub(super) with_devices: HashSet<Box<str>>,
     /// A mark of what was told of each of them: see [`Marks`](super::changes::Marks).
     pub(super) peer_marks: BTreeMap<String, u64>,
-    /// Users whose backups of keys have changed since they were copied.
-    pub(super) changed_backups: BTreeSet<String>,
+    /// Backups of keys that have changed since they were copied.
+    pub(super) changed_backups: ChangedBackups,
     /// What a section has had so far, where what is gone must be found, or told once.
     pub(super) seen: SeenRows,
     /// Where the slice of receipts before this one began.

@@ -183,6 +183,11 @@ pub(super) struct KnownRooms {
     pub(super) profiles: BTreeSet<(Box<str>, Box<str>)>,
     /// Uploaded files, by their ids.
     pub(super) media: HashSet<Box<str>>,
+    /// The records with keys of each user's backups.
+    pub(super) backups: BTreeMap<Box<str>, Vec<Offset>>,
+    /// Rooms that were purged, each with the record that did it: what is known of earlier events
+    /// of the room counts no more.
+    pub(super) purged: BTreeMap<Box<str>, Offset>,
     /// The session of each device, by user and device.
     pub(super) sessions: HashMap<(Box<str>, Box<str>), Offset>,
 }
@@ -373,6 +378,11 @@ impl Known {
             }
             Command::RoomPurge(body) => {
                 self.all.rooms.remove(body.room_id.as_str());
+                self.all.purged.insert(body.room_id.as_str().into(), offset);
+            }
+            Command::KeyBackupPut(body) => {
+                let records = self.all.backups.entry(body.user_id.as_str().into());
+                records.or_default().push(offset);
             }
             Command::DeviceLogin(body) => {
                 let device = device(body.user_id.as_str(), body.device_id.as_str());

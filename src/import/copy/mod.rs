@@ -8,6 +8,7 @@
 //! The log is in `log.importing/` until it is complete, and what must be remembered beside it in
 //! `importing/`: see [`progress`].
 
+mod backups;
 mod changes;
 mod compare;
 mod convert;

@@ -382,6 +382,9 @@ impl Sections<'_, '_> {
         {
             return self.leave(origin, reason);
         }
+        if let Fact::BackedUpKey(key) = &told.fact {
+            self.gather.changed_backups.note(key);
+        }
         let fact = match &mut self.gather.group {
             Some(group) if group.takes(&told.fact) => {
                 group.add(told.fact);
@@ -661,6 +664,9 @@ impl Sections<'_, '_> {
     /// Writes what was gathered in a section, and in those before it.
     fn end(&mut self, section: Section) -> Result<(), ImportError> {
         self.flush()?;
+        if section == Section::BackedUpKeys {
+            self.remove_gone_keys()?;
+        }
         self.remove_gone(section)?;
         match section {
             Section::RefreshTokens => self.write_sessions(),
