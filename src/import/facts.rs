@@ -12,7 +12,7 @@
 //!
 //! All times are milliseconds since the Unix epoch.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

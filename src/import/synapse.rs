@@ -13,7 +13,10 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use serde_json::Value;
 

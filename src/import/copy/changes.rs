@@ -228,8 +228,12 @@ impl Sections<'_, '_> {
     pub(super) fn known_receipts(&mut self, origin: &Origin, facts: Vec<Receipt>) -> Vec<Receipt> {
         let Writer { known, marks, progress, .. } = &mut *self.writer;
         let is_last = progress.pass == Pass::Finish;
+        // They are of one room.
+        if let Some(first) = facts.first() {
+            known.look_at(&first.room_id);
+        }
         let (there, waiting): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| {
-            let seen = known.events.get(&fact.event_id);
+            let seen = known.seen(&fact.event_id);
             // Events from the past get their places in the last pass.
             seen.is_some_and(|seen| match seen.status {
                 Status::Timeline => true,
@@ -397,6 +401,20 @@ impl Sections<'_, '_> {
                 }
             }
             Pass::Follow | Pass::Sealed => {}
+        }
+        Ok(())
+    }
+
+    /// Deletes a room if the source has none of its events any more that were copied: it has deleted
+    /// it, and has joined it again. It is copied once more.
+    pub(super) fn purge_if_rejoined(&mut self, room: &Room) -> Result<(), ImportError> {
+        let progress = &self.writer.progress;
+        let is_new = room.began.is_none_or(|began| began > progress.newest);
+        // Of others, there may be an invite, which has no place among the events.
+        let was_in = |of: &KnownRoom| of.holder("m.room.create", "").is_some();
+        let is_known = self.writer.known.room(&room.room_id).is_some_and(was_in);
+        if progress.pass == Pass::Finish && is_new && is_known {
+            self.purge(&room.room_id)?;
         }
         Ok(())
     }

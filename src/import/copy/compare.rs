@@ -86,7 +86,8 @@ impl Writer<'_> {
         }
         let Some(of) = &mut so_far.state else { return Ok(()) };
         of.keys += 1;
-        let wanted = self.known.events.get(&entry.event_id).map(|seen| seen.offset);
+        self.known.look_at(&entry.room_id);
+        let wanted = self.known.seen(&entry.event_id).map(|seen| seen.offset);
         let room = self.known.room(&entry.room_id);
         let held = room.and_then(|room| room.holder(&entry.event_type, &entry.state_key));
         if wanted.is_some() && (held == wanted || self.is_event(held, &entry.event_id)?) {
@@ -175,8 +176,9 @@ impl Writer<'_> {
         if here == tips || !is_in {
             return Ok(());
         }
+        self.known.look_at(&room_id);
         let is_known = |event_id: &String| {
-            let seen = self.known.events.get(event_id);
+            let seen = self.known.seen(event_id);
             seen.is_some_and(|seen| seen.status == Status::Timeline)
         };
         let mut others = tips.difference(&here);

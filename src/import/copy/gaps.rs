@@ -71,6 +71,7 @@ impl Writer<'_> {
         room_id: &str,
         missing: &[(String, Option<String>)],
     ) -> Result<(), ImportError> {
+        self.known.look_at(room_id);
         let Some(room) = self.known.room(room_id) else { return Ok(()) };
         let mut by_gap: BTreeMap<Offset, Vec<Unplaced>> = BTreeMap::new();
         let mut placed: HashMap<Box<str>, Offset> = HashMap::new();
@@ -94,13 +95,13 @@ impl Writer<'_> {
         // What is still missing, by the gap of the event that names it.
         let mut ends: BTreeMap<Offset, Vec<OwnedEventId>> = BTreeMap::new();
         for (event_id, before) in missing {
-            let seen = self.known.events.get(event_id);
+            let seen = self.known.seen(event_id);
             if seen.is_some_and(|seen| seen.status != Status::Outlier) {
                 continue;
             }
             let by = before.as_deref().and_then(|by| {
                 let gap = placed.get(by).copied();
-                gap.or_else(|| self.known.events.get(by).map(|seen| seen.offset))
+                gap.or_else(|| self.known.seen(by).map(|seen| seen.offset))
             });
             // An event of an earlier pass is in the only gap, or in that of its depth.
             let gap = by.filter(|by| room.gaps.contains_key(by));
@@ -157,7 +158,7 @@ impl Writer<'_> {
             }
             let mut redacts = None;
             if let Some(target) = &event.redacts
-                && let Some(seen) = self.known.events.get(target)
+                && let Some(seen) = self.known.seen(target)
                 && seen.status == Status::Timeline
                 && self.may_redact(event.offset, seen.offset)?
             {

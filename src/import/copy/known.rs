@@ -199,6 +199,9 @@ pub(super) struct Known {
     pub(super) all: KnownRooms,
     /// The name of this server.
     pub(super) own: Box<str>,
+    /// Events up to this record are not those of the room that is looked at: see
+    /// [`Known::look_at`].
+    floor: Offset,
 }
 
 /// A hash of a record without its place in the log.
@@ -214,7 +217,18 @@ pub(super) fn fingerprint(kind: &str, stream: &str, payload: &[u8]) -> u64 {
 
 impl Known {
     pub(super) fn new(own: &str, secret: &[u8]) -> Self {
-        Self { events: EventIndex::new(secret), all: KnownRooms::default(), own: own.into() }
+        let (events, all) = (EventIndex::new(secret), KnownRooms::default());
+        Self { events, all, own: own.into(), floor: Offset::ZERO }
+    }
+
+    /// What is [`seen`](Self::seen) from now on is of this room.
+    pub(super) fn look_at(&mut self, room_id: &str) {
+        self.floor = self.all.purged.get(room_id).copied().unwrap_or_default();
+    }
+
+    /// An event of the room that is looked at.
+    pub(super) fn seen(&self, event_id: &str) -> Option<Seen> {
+        self.events.get(event_id).filter(|seen| seen.offset > self.floor)
     }
 
     pub(super) fn room(&self, room_id: &str) -> Option<&KnownRoom> {

@@ -50,6 +50,7 @@ impl Writer<'_> {
         let (Ok(id), Some(_)) = (super::convert::room(room_id), self.known.room(room_id)) else {
             return waiting.iter().try_for_each(|change| self.leave_change(change));
         };
+        self.known.look_at(room_id);
         let forgotten = forgotten(&waiting);
         let mut last: BTreeMap<(String, String), (Option<Offset>, Origin)> = BTreeMap::new();
         for change in waiting {
@@ -59,7 +60,7 @@ impl Writer<'_> {
                 None => {
                     last.insert(key, (None, origin(&change)));
                 }
-                Some(event_id) => match self.known.events.get(event_id) {
+                Some(event_id) => match self.known.seen(event_id) {
                     Some(seen) if seen.status != Status::Rejected => {
                         last.insert(key, (Some(seen.offset), origin(&change)));
                     }

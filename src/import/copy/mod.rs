@@ -279,7 +279,7 @@ pub fn finish(
                 "it was stopped; run the same command again to go on".to_owned(),
             ));
         }
-        sections.end_import(began, data_dir)
+        sections.end_import(began, options)
     })?;
     seal(data_dir, &files, finished)
 }
@@ -489,9 +489,13 @@ impl Sections<'_, '_> {
         let head = self.writer.feeder.head()?;
         let progress = &mut self.writer.progress;
         if progress.pass == Pass::Finish && progress.head == head {
+            // They are looked at once more.
+            self.knows_rooms = false;
             return Ok(());
         }
         progress.head = head;
+        // They are looked at once more.
+        self.knows_rooms = false;
         self.writer.begin_pass(Pass::Finish, Clock::system().now_ms())
     }
 

@@ -68,7 +68,8 @@ impl Writer<'_> {
         event: &Event,
         ready: ReadyEvent,
     ) -> Result<(), ImportError> {
-        let known = self.known.events.get(ready.event_id.as_str());
+        self.known.look_at(ready.room_id.as_str());
+        let known = self.known.seen(ready.event_id.as_str());
         let is_outlier =
             matches!(event.judged, Judged::Outlier { .. } | Judged::Rejected { outlier: true, .. });
         match known.map(|known| known.status) {
@@ -234,7 +235,7 @@ impl Writer<'_> {
         }
         let mut missing = Vec::new();
         for event_id in facts.prev_events.iter().take(limits::PREDECESSORS) {
-            let seen = self.known.events.get(event_id.as_str());
+            let seen = self.known.seen(event_id.as_str());
             if seen.is_none_or(|seen| seen.status == Status::Outlier) {
                 missing.push(event_id.clone());
             }
@@ -278,7 +279,7 @@ impl Writer<'_> {
         let mut followed = HashSet::new();
         let mut next = prev.to_vec();
         while let Some(event_id) = next.pop() {
-            let seen = self.known.events.get(event_id.as_str());
+            let seen = self.known.seen(event_id.as_str());
             let is_aside = |status| matches!(status, Status::Aside | Status::Rejected);
             if followed.insert(event_id)
                 && let Some(seen) = seen.filter(|seen| is_aside(seen.status))
@@ -371,7 +372,7 @@ impl Writer<'_> {
                 None if forgotten.contains(&change.stream) => deltas.own = true,
                 None => deltas.others.push((key, None)),
                 Some(event_id) if event_id == event.event_id => deltas.own = true,
-                Some(event_id) => match self.known.events.get(event_id) {
+                Some(event_id) => match self.known.seen(event_id) {
                     Some(seen) => deltas.others.push((key, Some(seen.offset))),
                     None => {
                         // A later event of the same batch holds it: until then, this one does.

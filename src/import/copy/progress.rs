@@ -28,7 +28,7 @@ use logcabin_base::disk;
 use logcabin_record::{Offset, command::FileHash};
 
 /// The format of the files. Another one is not read.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// How far an import has come.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -63,7 +63,7 @@ impl Writer<'_> {
     /// The number of the state that all predecessors of an event have after them.
     fn group_of_predecessors(&self, facts: &EventFacts) -> Option<StateGroup> {
         let mut groups = facts.prev_events.iter().map(|id| {
-            let seen = self.known.events.get(id.as_str());
+            let seen = self.known.seen(id.as_str());
             seen.filter(|seen| seen.status != Status::Rejected).and_then(|seen| seen.group)
         });
         let first = groups.next().flatten()?;
@@ -131,7 +131,7 @@ impl Writer<'_> {
             entries => entries?,
         };
         for entry in entries {
-            if let Some(seen) = self.known.events.get(&entry.event_id)
+            if let Some(seen) = self.known.seen(&entry.event_id)
                 && seen.status != Status::Rejected
             {
                 state.insert((entry.event_type, entry.state_key), seen.offset);

@@ -10,6 +10,7 @@ mod redactions;
 mod resume;
 mod rows;
 mod rules;
+mod since;
 mod states;
 
 use std::{
@@ -244,6 +245,7 @@ impl Maker {
                 creator: None,
                 partial: false,
                 joined: true,
+                began: Some(1),
             }),
         );
         let (events, tips, current) = (Vec::new(), BTreeSet::new(), Model::new());

@@ -1,6 +1,8 @@
 //! The one that writes: it appends records to the log, remembers them, and says up to where all is
 //! durable.
 
+use std::collections::BTreeMap;
+
 use ruma::OwnedServerName;
 
 use super::{
@@ -206,7 +208,16 @@ impl<'a> Writer<'a> {
         commands: &[(Stream, Command)],
     ) -> Result<Option<Offset>, ImportError> {
         let records = self.records(origin, original_ms, commands);
-        if records.iter().all(|record| self.has(record)) {
+        let is_purged = |(_, command): &(Stream, Command)| {
+            let room_id = match command {
+                Command::AccountDataSet(body) => body.room_id.as_ref(),
+                Command::RoomReceipt(body) => Some(&body.room_id),
+                _ => None,
+            };
+            room_id.is_some_and(|room_id| self.known.all.purged.contains_key(room_id.as_str()))
+        };
+        // What was written of a room is gone with it.
+        if records.iter().all(|record| self.has(record)) && !commands.iter().any(is_purged) {
             return Ok(None);
         }
         self.put_records(origin, commands, records)

@@ -35,6 +35,9 @@ pub struct Room {
     pub partial: bool,
     /// Whether a user of this server is in it.
     pub joined: bool,
+    /// The place in [`Section::Events`](super::Section::Events) of the first event that the source
+    /// still has of it, other than from the past.
+    pub began: Option<i64>,
 }
 
 /// A change of a room's current state.

@@ -17,8 +17,8 @@ const LEFT: &[(&str, &str)] = &[
     ("device_auth_providers", "log-outs that a provider asks for end the sessions begun here only"),
     (
         "device_federation_inbox",
-        "messages to devices that another server sends again, because it was not answered, may come \
-         twice",
+        "it does not say whose the messages were: one that another server sends again, as it was \
+         not answered, comes twice, and devices pass by what they have decrypted",
     ),
     ("device_lists_remote_pending", "lists of devices that are out of date are fetched again"),
     ("event_expiry", "computed from the events, by the rooms' retention"),

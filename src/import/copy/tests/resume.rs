@@ -12,6 +12,7 @@ pub(super) fn room(room_id: &str) -> Fact {
         creator: None,
         partial: false,
         joined: true,
+        began: Some(1),
     })
 }
 

@@ -9,28 +9,33 @@ use crate::{
     synapse::context::Context,
 };
 
-pub(super) const ROOMS: &[Plan<Context>] = &[Plan {
-    from: "rooms r LEFT JOIN partial_state_rooms p ON p.room_id = r.room_id",
-    only: "",
-    keys: 1,
-    columns: &[
-        "r.room_id",
-        "r.room_version",
-        "r.creator",
-        "p.room_id AS partial",
-        "EXISTS (SELECT 1 FROM local_current_membership l
-            WHERE l.room_id = r.room_id AND l.membership = 'join') AS joined",
-    ],
-    shown: 1,
-    tell: |row, _, facts| {
-        facts.push(Fact::Room(Room {
-            room_id: row.text("room_id")?,
-            version: row.text_or_none("room_version")?,
-            creator: row.text_or_none("creator")?.filter(|creator| !creator.is_empty()),
-            partial: row.text_or_none("partial")?.is_some(),
-            joined: row.flag("joined")?,
-        }));
-        Ok(())
+pub(super) const ROOMS: &[Plan<Context>] = &[
+    Plan {
+        from: "rooms r LEFT JOIN partial_state_rooms p ON p.room_id = r.room_id",
+        only: "",
+        keys: 1,
+        columns: &[
+            "r.room_id",
+            "r.room_version",
+            "r.creator",
+            "p.room_id AS partial",
+            "EXISTS (SELECT 1 FROM local_current_membership l
+                WHERE l.room_id = r.room_id AND l.membership = 'join') AS joined",
+            "(SELECT min(e.stream_ordering) FROM events e
+                WHERE e.room_id = r.room_id AND e.stream_ordering > 0) AS began",
+        ],
+        shown: 1,
+        tell: |row, _, facts| {
+            facts.push(Fact::Room(Room {
+                room_id: row.text("room_id")?,
+                version: row.text_or_none("room_version")?,
+                creator: row.text_or_none("creator")?.filter(|creator| !creator.is_empty()),
+                partial: row.text_or_none("partial")?.is_some(),
+                joined: row.flag("joined")?,
+                began: row.int_or_none("began")?,
+            }));
+            Ok(())
+        },
     },
     // An experiment of Synapse (MSC4293).
     Plan {
