@@ -47,11 +47,6 @@ const LEFT: &[(&str, &str)] = &[
     ("ui_auth_sessions", SHORT),
     ("user_daily_visits", "statistics of the past"),
     ("user_directory", COMPUTED),
-    (
-        "users_pending_deactivation",
-        "deactivated users whom Synapse has not taken out of their rooms yet: start it until there \
-         are none, or they stay in them",
-    ),
     ("user_ips", "each device has its last use; earlier addresses are not kept"),
 ];
 

@@ -47,6 +47,7 @@ pub(super) const ACCOUNTS: &[Plan<Context>] = &[Plan {
         "u.consent_ts",
         "u.appservice_id",
         "x.user_id AS erased",
+        "EXISTS (SELECT 1 FROM users_pending_deactivation y WHERE y.user_id = u.name) AS pending",
     ],
     shown: 1,
     tell: |row, context, facts| {
@@ -57,6 +58,9 @@ pub(super) const ACCOUNTS: &[Plan<Context>] = &[Plan {
             preparation: Preparation::Nfkc,
             peppered: context.peppered,
         });
+        // Synapse takes the password first, then notes whom to take out of all rooms, and says at
+        // last that the user is deactivated. One who was let in again since has a password.
+        let is_pending = row.flag("pending")? && password.is_none();
         let created_s = row.int_or_none("creation_ts")?.unwrap_or_default();
         facts.push(Fact::Account(Account {
             user_id: row.text("name")?,
@@ -64,7 +68,7 @@ pub(super) const ACCOUNTS: &[Plan<Context>] = &[Plan {
             created_ms: created_s.saturating_mul(1000),
             admin: row.flag("admin")?,
             guest: row.flag("is_guest")?,
-            deactivated: row.flag("deactivated")?,
+            deactivated: row.flag("deactivated")? || is_pending,
             erased: row.text_or_none("erased")?.is_some(),
             locked: row.flag("locked")?,
             suspended: row.flag("suspended")?,

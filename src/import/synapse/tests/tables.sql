@@ -5,6 +5,7 @@ CREATE TABLE applied_schema_deltas (version INTEGER NOT NULL, file TEXT NOT NULL
 CREATE TABLE background_updates (update_name TEXT NOT NULL, progress_json TEXT NOT NULL, ordering INT NOT NULL DEFAULT 0);
 
 CREATE TABLE users (name TEXT UNIQUE, password_hash TEXT, creation_ts BIGINT, admin SMALLINT DEFAULT 0 NOT NULL, is_guest SMALLINT DEFAULT 0 NOT NULL, appservice_id TEXT, consent_version TEXT, user_type TEXT, deactivated SMALLINT DEFAULT 0 NOT NULL, shadow_banned BOOLEAN, consent_ts BIGINT, approved BOOLEAN, locked BOOLEAN DEFAULT FALSE NOT NULL, suspended BOOLEAN DEFAULT FALSE NOT NULL);
+CREATE TABLE users_pending_deactivation (user_id TEXT NOT NULL);
 CREATE TABLE erased_users (user_id TEXT NOT NULL);
 CREATE TABLE registration_tokens (token TEXT NOT NULL UNIQUE, uses_allowed INT, pending INT NOT NULL, completed INT NOT NULL, expiry_time BIGINT);
 CREATE TABLE profiles (user_id TEXT NOT NULL UNIQUE, displayname TEXT, avatar_url TEXT, full_user_id TEXT, fields JSONB);
