@@ -1,6 +1,7 @@
 //! `logcabin import-synapse`: a Synapse server becomes a Logcabin.
 
 use std::{
+    collections::BTreeMap,
     fmt::{self, Write as _},
     io::{self, IsTerminal as _, Write as _},
     path::{Path, PathBuf},
@@ -319,9 +320,16 @@ impl Move {
         Effective::load(Some(file), [], &[]).map(|of| of.config).unwrap_or_default()
     }
 
-    /// The newest position in Synapse's stream of events.
-    fn head(&self) -> Result<i64, Failure> {
-        Ok(self.settings.open()?.head()?)
+    /// Where Synapse's streams are: the newest position in that of events, and all of them.
+    fn positions(&self) -> Result<(i64, BTreeMap<String, i64>), Failure> {
+        let mut source = self.settings.open()?;
+        Ok((source.head()?, source.positions()?))
+    }
+
+    /// Whether Synapse was in use since this was noted.
+    fn has_moved(&self, (head, positions): &(i64, BTreeMap<String, i64>)) -> bool {
+        self.former.newest.is_some_and(|newest| newest != *head)
+            || !self.former.moved(positions).is_empty()
     }
 
     /// Gives up, as Synapse has written what would be missing here.
@@ -399,13 +407,13 @@ impl Finish {
             former::mark_for_rehearsals(&this.data_dir)?;
         } else {
             this.must_be_stopped()?;
-            let head = this.head()?;
+            let now = this.positions()?;
             // What an interrupted one has made is made again, unless it had made everything.
-            let is_made = has_log(&this.data_dir);
-            if is_made && this.former.newest.is_some_and(|newest| newest != head) {
+            let is_made = has_log(&this.data_dir) || copy::is_complete(&this.data_dir)?;
+            if is_made && this.has_moved(&now) {
                 return Err(this.was_in_use()?);
             }
-            this.former.newest = Some(head);
+            (this.former.newest, this.former.positions) = (Some(now.0), now.1);
             this.former.write(&this.data_dir)?;
             this.former.put_guard(&this.data_dir)?;
         }
@@ -432,7 +440,6 @@ impl Finish {
 
     /// Completes the log, and notes that it is complete.
     fn copy_rest(&self, this: &mut Move) -> Result<copy::Finished, Failure> {
-        let before = this.head()?;
         let stop = stop_signal()?;
         let mut progress = Progress::begin(self.place.json);
         let options = this.options(false);
@@ -444,7 +451,7 @@ impl Finish {
         let finished = finished?;
         if !self.rehearsal {
             // Somebody may have started it meanwhile. What it wrote would be lost.
-            if this.must_be_stopped().is_err() || this.head()? != before {
+            if this.must_be_stopped().is_err() || this.has_moved(&this.positions()?) {
                 return Err(this.was_in_use()?);
             }
             this.former.stage = Stage::Finished(finished.last);
@@ -517,6 +524,21 @@ impl Finish {
     }
 }
 
+/// Refuses to serve what lacks something that Synapse has written since `finish`, as far as its
+/// database can be read from here.
+pub(super) fn must_be_unused(data_dir: &Path) -> Result<(), former::FormerError> {
+    former::must_be_unused(data_dir, |former| {
+        let settings = synapse::Settings::read(&former.config).ok()?;
+        let positions = synapse::Source::open(&settings)
+            .and_then(|mut source| Ok::<_, ImportError>(source.positions()?));
+        positions
+            .inspect_err(|why| {
+                tracing::debug!(%why, "whether Synapse was in use since cannot be told");
+            })
+            .ok()
+    })
+}
+
 /// Lets the former server be used again.
 fn give_back(former: &mut Former, data_dir: &Path) -> Result<(), former::FormerError> {
     // First, so that this server refuses to start as soon as Synapse may.
@@ -548,7 +570,10 @@ impl Compare {
         let compared = compare::compare(&mut *source, media, &self.data_dir, extent);
         // Opening the log may have made files.
         give_to_owner(&self.data_dir);
-        let compared = compared?;
+        let mut compared = compared?;
+        if let Some(former) = Former::read(&self.data_dir)? {
+            compared.moved = former.moved(&source.positions()?);
+        }
         super::print(&if self.place.json {
             serde_json::to_string(&compared)? + "\n"
         } else {
@@ -560,6 +585,14 @@ impl Compare {
 
 fn text(compared: &Compared) -> String {
     let mut text = String::new();
+    if !compared.moved.is_empty() {
+        let moved: Vec<String> = compared.moved.iter().map(|name| clean(name)).collect();
+        let _ = writeln!(
+            text,
+            "Synapse was in use after `finish`, and what it wrote is not here: its {} moved.",
+            moved.join(", ")
+        );
+    }
     for (subject, same) in &compared.same {
         let _ = writeln!(text, "{:>12} {subject} are the same", grouped(*same));
     }

@@ -48,6 +48,10 @@ impl Serve {
         settings.rehearsal = self.rehearsal;
         let config = settings.load()?.config;
         let log = telemetry::install_for(self.log_format, &config.server.log_filter)?;
+        #[cfg(feature = "import")]
+        if !config.outbound.rehearsal {
+            super::import_synapse::must_be_unused(&config.server.data_dir)?;
+        }
         // While this is the only thread: it changes the environment.
         server::inherit_sockets()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -71,6 +71,21 @@ pub trait Source: Send {
     /// The newest position in [`Section::Events`], to tell how far behind a reader is.
     fn head(&mut self) -> Result<i64, SourceError>;
 
+    /// What a user has not read in each joined room, if the source keeps that. Rooms where nothing
+    /// is unread are missing.
+    fn unread(
+        &mut self,
+        _user_id: &str,
+    ) -> Result<Option<BTreeMap<String, UnreadCount>>, SourceError> {
+        Ok(None)
+    }
+
+    /// Where everything stands that the source's program writes, by names for people. Something of
+    /// it moves whenever the program is in use.
+    fn positions(&mut self) -> Result<BTreeMap<String, i64>, SourceError> {
+        Ok(BTreeMap::from([("events".to_owned(), self.head()?)]))
+    }
+
     /// The tables with something that somebody might miss, and that no section tells of.
     fn left(&mut self) -> Result<Vec<LeftTable>, SourceError> {
         Ok(Vec::new())

@@ -55,6 +55,7 @@ pub fn former_server(
     })?;
     let Addresses { here, public } = addresses(yaml);
     let (server_name, stage, newest) = (about.server_name, Stage::Copied, None);
+    let positions = BTreeMap::new();
     let id = hex(&random_bytes::<32>());
-    Ok(Former { id, config, server_name, keys, here, public, stage, newest })
+    Ok(Former { id, config, server_name, keys, here, public, stage, newest, positions })
 }

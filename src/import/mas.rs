@@ -429,6 +429,17 @@ impl facts::Source for Source {
         self.synapse.head()
     }
 
+    fn unread(
+        &mut self,
+        user_id: &str,
+    ) -> Result<Option<BTreeMap<String, UnreadCount>>, SourceError> {
+        self.synapse.unread(user_id)
+    }
+
+    fn positions(&mut self) -> Result<BTreeMap<String, i64>, SourceError> {
+        self.synapse.positions()
+    }
+
     fn left(&mut self) -> Result<Vec<LeftTable>, SourceError> {
         let mut left = self.synapse.left()?;
         for table in FORMER {

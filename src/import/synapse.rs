@@ -6,6 +6,7 @@ mod late;
 mod left;
 mod newest;
 mod past;
+mod positions;
 mod schema;
 mod sections;
 mod settings;
@@ -319,6 +320,17 @@ impl facts::Source for Source {
 
     fn head(&mut self) -> Result<i64, SourceError> {
         self.at_once(|source| events::head(&mut *source.database))
+    }
+
+    fn unread(
+        &mut self,
+        user_id: &str,
+    ) -> Result<Option<BTreeMap<String, UnreadCount>>, SourceError> {
+        self.at_once(|source| unread::of_user(&mut *source.database, &source.schema, user_id))
+    }
+
+    fn positions(&mut self) -> Result<BTreeMap<String, i64>, SourceError> {
+        self.at_once(|source| positions::all(&mut *source.database, &source.schema))
     }
 
     fn left(&mut self) -> Result<Vec<LeftTable>, SourceError> {

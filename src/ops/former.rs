@@ -109,6 +109,13 @@ pub enum FormerError {
          out; stop it, and see to it that nothing starts it again"
     )]
     LogsIn(String),
+    #[error(
+        "Synapse was in use after `logcabin import-synapse finish`: its {} moved, and what it wrote \
+         is not here. To keep that, undo (`finish --undo`) and copy again; to do without it, remove \
+         `positions` from {}",
+        streams.join(", "), note.display()
+    )]
+    UsedSince { streams: Vec<String>, note: PathBuf },
     #[error("whether the other server answers cannot be found out: {0}")]
     NoClient(String),
     #[error(
@@ -163,6 +170,9 @@ pub struct Former {
     /// newer ones, it was in use since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest: Option<i64>,
+    /// Where all of its streams were then. They move whenever it is in use.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub positions: BTreeMap<String, i64>,
 }
 
 /// The guard file.
@@ -198,6 +208,7 @@ impl Former {
                 return Err(FormerError::Undone(data_dir.to_owned()));
             }
             (self.id, self.stage, self.newest) = (noted.id, noted.stage, noted.newest);
+            self.positions = noted.positions;
         }
         self.must_be_free_for(data_dir)?;
         Ok(self)
@@ -210,6 +221,14 @@ impl Former {
     pub fn write(&self, data_dir: &Path) -> Result<(), FormerError> {
         let path = data_dir.join(NOTE);
         write(&path, self)
+    }
+
+    /// Which of its streams are elsewhere now than when it stopped. None of those that were not
+    /// noted, as by earlier versions of this program.
+    pub fn moved(&self, now: &BTreeMap<String, i64>) -> Vec<String> {
+        let noted = self.positions.iter();
+        let moved = noted.filter(|(stream, at)| now.get(*stream).is_some_and(|now| now != *at));
+        moved.map(|(stream, _)| stream.clone()).collect()
     }
 
     /// The guard file beside its configuration.
@@ -319,6 +338,7 @@ impl Former {
             public: ["", ":8448"].map(|port| format!("https://{server_name}{port}")).to_vec(),
             stage: Stage::Finished(end),
             newest: None,
+            positions: BTreeMap::new(),
         }
     }
 
@@ -461,6 +481,28 @@ fn keys_of(document: &Value) -> Option<(String, BTreeMap<String, String>)> {
     Some((name.to_owned(), keys.collect()))
 }
 
+/// Refuses to serve what lacks something that the other server has written since it stopped. `now`
+/// tells where its streams are, if it can be found out. What was noted counts until something has
+/// left this server: from then on there is no way back.
+///
+/// # Errors
+/// When it was in use.
+pub fn must_be_unused(
+    data_dir: &Path,
+    now: impl FnOnce(&Former) -> Option<BTreeMap<String, i64>>,
+) -> Result<(), FormerError> {
+    let Some(former) = Former::read(data_dir)? else { return Ok(()) };
+    let is_over = matches!(former.stage, Stage::Finished(_));
+    if !is_over || former.positions.is_empty() || departure(data_dir)?.is_some() {
+        return Ok(());
+    }
+    let streams = now(&former).map_or_else(Vec::new, |now| former.moved(&now));
+    if streams.is_empty() {
+        return Ok(());
+    }
+    Err(FormerError::UsedSince { streams, note: data_dir.join(NOTE) })
+}
+
 /// Refuses to serve a data directory that is for rehearsals.
 ///
 /// # Errors
@@ -586,6 +628,7 @@ mod tests {
             public: Vec::new(),
             stage: Stage::Copied,
             newest: None,
+            positions: BTreeMap::new(),
         }
     }
 
@@ -679,6 +722,25 @@ mod tests {
         // On another machine, or once it has been removed, there is nothing to guard.
         fs::remove_file(&config).unwrap();
         former.must_be_over(&one).unwrap();
+    }
+
+    #[test]
+    fn a_server_that_was_used_since_it_stopped_is_noticed_until_something_has_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("data");
+        disk::make_private_dir(&data_dir).unwrap();
+        let at = |to_device: i64| BTreeMap::from([("to_device".to_owned(), to_device)]);
+        let look = |now: Option<i64>| must_be_unused(&data_dir, |_| now.map(at));
+        look(Some(9)).unwrap();
+        let mut former = former(&dir.path().join("homeserver.yaml"));
+        (former.stage, former.positions) = (Stage::Finished(7), at(8));
+        former.write(&data_dir).unwrap();
+        look(Some(8)).unwrap();
+        look(None).unwrap();
+        assert!(matches!(look(Some(9)), Err(FormerError::UsedSince { .. })));
+        write(&departure_file(&data_dir), &json!({ "time_ms": 5, "what": "a mail" })).unwrap();
+        assert!(departure(&data_dir).unwrap().is_some());
+        look(Some(9)).unwrap();
     }
 
     #[test]

@@ -154,6 +154,8 @@ pub struct Compared {
     pub more: u64,
     /// How many of all have no reason.
     pub faults: u64,
+    /// What of the source has moved since it was imported: it was in use.
+    pub moved: Vec<String>,
 }
 
 impl Compared {

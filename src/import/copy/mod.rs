@@ -293,6 +293,15 @@ fn has_log(data_dir: &Path) -> ImportError {
     ImportError::Refused(format!("{} {why}", data_dir.display()))
 }
 
+/// Whether all records were made, and an interrupted [`finish`] only has to put the log in its place.
+///
+/// # Errors
+/// When what was noted cannot be read.
+pub fn is_complete(data_dir: &Path) -> Result<bool, ImportError> {
+    let progress = Files::of(data_dir).read_progress()?;
+    Ok(progress.is_some_and(|progress| progress.pass == Pass::Sealed))
+}
+
 /// Removes what was only needed for the import. Until then, [`finish`] says again what it has
 /// found, so that nothing is lost if the caller is killed before it has noted that.
 pub fn forget(data_dir: &Path) -> Result<(), ImportError> {
