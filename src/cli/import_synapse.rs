@@ -289,11 +289,12 @@ impl Move {
         format!("the import into {} is finished", self.data_dir.display()).into()
     }
 
-    fn options(&self, follow: bool) -> copy::Options {
+    fn options(&self) -> copy::Options {
         copy::Options {
             data_dir: self.data_dir.clone(),
             server_name: self.former.server_name.clone(),
-            follow,
+            follow: false,
+            rehearsal: false,
         }
     }
 
@@ -367,7 +368,7 @@ impl CopySource {
         let toml = this.note()?;
         let stop = stop_signal()?;
         let mut progress = Progress::begin(self.place.json);
-        let options = this.options(self.follow);
+        let options = copy::Options { follow: self.follow, ..this.options() };
         let mut source = this.settings.open()?;
         let media = Some(this.settings.media());
         let copied = copy::copy(&mut *source, media, &options, &stop, &mut |at| progress.show(at));
@@ -442,7 +443,7 @@ impl Finish {
     fn copy_rest(&self, this: &mut Move) -> Result<copy::Finished, Failure> {
         let stop = stop_signal()?;
         let mut progress = Progress::begin(self.place.json);
-        let options = this.options(false);
+        let options = copy::Options { rehearsal: self.rehearsal, ..this.options() };
         let mut source = this.settings.open()?;
         let media = Some(this.settings.media());
         let finished =

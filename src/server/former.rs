@@ -5,7 +5,7 @@ use logcabin_config::Config;
 use logcabin_engine::Engine;
 use logcabin_ops::former::{self, Former, FormerError};
 use logcabin_outside::outbound::Outbound;
-use logcabin_record::command::ImportSource;
+use logcabin_record::{Command, command::ImportSource};
 
 /// # Errors
 /// When it may not; the text says what to do.
@@ -44,6 +44,15 @@ pub(super) async fn admit_log(
     let (Some(end), Some(own)) = (import.and_then(|import| import.ended), state.server()) else {
         return Ok(());
     };
+    // The mark of the directory does not go with a copy of its log. What is unreadable here is
+    // unreadable for whatever the server does next.
+    let is_rehearsed = matches!(
+        engine.events().command(end),
+        Ok(Some(Command::ImportEnd(ended))) if ended.rehearsal
+    );
+    if is_rehearsed {
+        return Err(FormerError::Rehearsed(data_dir.clone()));
+    }
     if Former::read(data_dir)?.is_some() {
         return Ok(());
     }

@@ -83,6 +83,8 @@ pub struct Options {
     pub server_name: String,
     /// Whether a copy goes on and takes what is new, until it is stopped.
     pub follow: bool,
+    /// Whether the log is only for rehearsals. Only for [`finish`].
+    pub rehearsal: bool,
 }
 
 /// How far an import has come, now and then.
@@ -526,7 +528,7 @@ impl Sections<'_, '_> {
     fn end_import(
         &mut self,
         began: Instant,
-        data_dir: &Path,
+        options: &Options,
     ) -> Result<serde_json::Value, ImportError> {
         let comparison = std::mem::take(&mut self.gather.comparison);
         let writer = &mut *self.writer;
@@ -549,6 +551,7 @@ impl Sections<'_, '_> {
             read: progress.counts.read_rows(),
             left: progress.counts.left(),
             differing_rooms: comparison.differing,
+            rehearsal: options.rehearsal,
         };
         let last = writer.say(&Command::from(end))?;
         let finished = Finished {
@@ -559,7 +562,7 @@ impl Sections<'_, '_> {
             differing: comparison.differing,
             differing_rooms: comparison.rooms,
             cut_rooms: comparison.cut,
-            report: data_dir.join(REPORT),
+            report: options.data_dir.join(REPORT),
         };
         let finished = serde_json::to_value(&finished)
             .map_err(|error| ImportError::Refused(format!("it cannot be noted: {error}")))?;

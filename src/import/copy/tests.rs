@@ -409,7 +409,12 @@ impl Maker {
 }
 
 fn options(dir: &Path) -> Options {
-    Options { data_dir: dir.to_owned(), server_name: OWN.to_owned(), follow: false }
+    Options {
+        data_dir: dir.to_owned(),
+        server_name: OWN.to_owned(),
+        follow: false,
+        rehearsal: false,
+    }
 }
 
 fn finish_in(dir: &Path, source: &mut Memory) -> Result<Finished, ImportError> {

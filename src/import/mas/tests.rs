@@ -434,6 +434,7 @@ fn sessions_go_on(both: &Both) {
         data_dir: data.path().to_owned(),
         server_name: "a.example".to_owned(),
         follow: false,
+        rehearsal: false,
     };
     let stop = AtomicBool::new(false);
     copy::finish(&mut both.source(), None, &options, &stop, &mut |_| ())
