@@ -73,6 +73,12 @@ pub enum HistoryError {
         /// The moment.
         at: Offset,
     },
+    /// The moment is before the end of an import.
+    #[error(
+        "what the log has of that time was imported later, at {0}: ask as of a record, which \
+         `why` and `show` tell the time of, or as of a time after the import"
+    )]
+    Imported(moment::Time),
     #[error(
         "`{name}` matches the names, ids or aliases of {} rooms: {}",
         .rooms.len(),

@@ -24,7 +24,7 @@ use logcabin_log::erase::erasure;
 use logcabin_read::events::StoredEvent;
 use logcabin_record::{
     Class, Command, Offset, Payload, Record,
-    command::{AccountKind, Body as _, RoomEvent},
+    command::{AccountKind, Body as _, ImportBegin, ImportEnd, RoomEvent},
     mask,
 };
 use logcabin_snapshot as snapshot;
@@ -64,11 +64,33 @@ pub(crate) fn offset_of(source: &Source, moment: Moment) -> Result<Offset, Histo
     })
 }
 
+/// Refuses a moment, by its last record, at which an import was not completed. Its records are of the
+/// time of the import, and what they say happened is older.
+fn must_be_after_import(source: &Source, to: Offset) -> Result<(), HistoryError> {
+    // The first record of a log names the server, and an import follows it.
+    let next = to.max(Offset::new(1)).next();
+    if next > source.end()? {
+        return Ok(());
+    }
+    let mut imported_ms = None;
+    source.fetch(&[next], |record| {
+        let header = &record.header;
+        let is_of_import = header.origin.import().is_some()
+            || [ImportBegin::KIND.name, ImportEnd::KIND.name].contains(&&*header.kind);
+        imported_ms = is_of_import.then_some(header.time_ms);
+        Ok::<_, HistoryError>(())
+    })?;
+    imported_ms.map_or(Ok(()), |time_ms| Err(HistoryError::Imported(Time(time_ms))))
+}
+
 impl<'a> History<'a> {
     /// The state of `source` as of `at`, or now. Starts from the nearest earlier snapshot, if there
     /// is one, and replays the records after it.
     pub fn open(source: &'a Source, at: Option<Moment>) -> Result<Self, HistoryError> {
         let to = at.map(|at| offset_of(source, at)).transpose()?;
+        if let (Some(Moment::Time(_) | Moment::Ago(_)), Some(to)) = (at, to) {
+            must_be_after_import(source, to)?;
+        }
         let mut history = Self::beginning(source);
         if let Some(state) = nearest(source, to) {
             history.base = state.applied();
