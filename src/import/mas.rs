@@ -25,7 +25,7 @@ use crate::{
     ImportError,
     facts::{
         self, About, Account, Bad, Cursor, Fact, Key, LeftTable, OauthClient, Origin, Section,
-        Slice, SourceError, StateEntry, StateGroup, StateStep, Told,
+        Slice, SourceError, StateEntry, StateGroup, StateStep, Told, UnreadCount,
     },
     sql::{database::Database, plan, postgresql::Postgresql, schema::Schema},
     synapse,

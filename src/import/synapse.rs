@@ -13,6 +13,7 @@ mod settings;
 mod state;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +33,7 @@ use crate::{
     ImportError,
     facts::{
         self, About, AppService, Bad, Cursor, Fact, Key, LeftTable, Origin, Section, ServerKey,
-        Slice, SourceError, StateEntry, StateGroup, StateStep, Told,
+        Slice, SourceError, StateEntry, StateGroup, StateStep, Told, UnreadCount,
     },
     sql::{
         database::{Cell, Completed, Database},

@@ -7,6 +7,7 @@
 
 mod grants;
 mod rooms;
+mod unread;
 mod users;
 
 use std::{
@@ -99,6 +100,7 @@ pub enum Subject {
     LastEvents,
     Aliases,
     Receipts,
+    Unread,
     AccountData,
     PushRules,
     DeviceKeys,
@@ -121,6 +123,7 @@ impl fmt::Display for Subject {
             Self::LastEvents => "last events",
             Self::Aliases => "aliases",
             Self::Receipts => "receipts",
+            Self::Unread => "unread counts",
             Self::AccountData => "account data",
             Self::PushRules => "push rules",
             Self::DeviceKeys => "device keys",
@@ -270,7 +273,7 @@ fn sample(all: Vec<String>, number: Option<usize>) -> BTreeSet<String> {
 }
 
 /// The log could not be read in the middle.
-fn unread(error: ReadError) -> ImportError {
+fn lost(error: ReadError) -> ImportError {
     ImportError::Refused(format!("the log cannot be read: {error}"))
 }
 

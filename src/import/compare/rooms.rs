@@ -11,7 +11,7 @@ use logcabin_state::{
     rooms::gaps::{ReadOptions, TimelinePosition},
 };
 
-use super::{Compared, Imported, Reason, Subject, each, sample, unread};
+use super::{Compared, Imported, Reason, Subject, each, lost, sample};
 use crate::{
     ImportError,
     facts::{Fact, Section, Source},
@@ -107,7 +107,7 @@ fn one_state(
     }
     let mut ours = EventIds::new();
     for (event_type, state_key, offset) in room.state_map(copy.at) {
-        let event = copy.events.get(offset).map_err(unread)?;
+        let event = copy.events.get(offset).map_err(lost)?;
         let id = event.map_or_else(String::new, |event| event.event_id.to_string());
         ours.insert((event_type.to_string(), state_key.into()), id);
     }
@@ -151,7 +151,7 @@ fn last_events(
         // Newest first on both sides.
         for (place, theirs) in theirs.iter().enumerate() {
             let ours = match ours.get(place) {
-                Some(offset) => copy.events.get(*offset).map_err(unread)?,
+                Some(offset) => copy.events.get(*offset).map_err(lost)?,
                 None => None,
             };
             let ours = ours.map(|event| event.event_id.to_string());

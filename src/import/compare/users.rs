@@ -12,7 +12,7 @@ use logcabin_base::limits;
 use logcabin_read::notifications::ruleset;
 use logcabin_record::{Command, command::AccountKind};
 
-use super::{Compared, Imported, Reason, Subject, each, grants, sample, unread};
+use super::{Compared, Imported, Reason, Subject, each, grants, lost, sample, unread};
 use crate::{
     ImportError,
     facts::{Account, AccountData, Fact, KeyUse, Section, Source},
@@ -48,6 +48,7 @@ pub(super) fn compare(
     profiles(source, copy, &users, compared)?;
     data(source, copy, &users, compared)?;
     push_rules(source, copy, &users, compared)?;
+    unread::counts(source, copy, &users, compared)?;
     device_keys(source, copy, &users, compared)?;
     one_time_keys(source, copy, &users, compared)?;
     cross_signing(source, copy, &users, compared)?;
@@ -186,7 +187,7 @@ fn stored(
 ) -> Result<Option<Value>, ImportError> {
     let room_id = room_id.as_deref();
     let stored = copy.events.account_data(&copy.state, user_id, room_id, event_type, copy.at);
-    let stored = stored.map_err(unread)?;
+    let stored = stored.map_err(lost)?;
     Ok(stored.and_then(|content| serde_json::from_str(content.get()).ok()))
 }
 
@@ -197,7 +198,7 @@ impl ShownRules {
     fn of(copy: &Imported, user_id: &UserId) -> Result<Self, ImportError> {
         let kept =
             copy.events.account_data(&copy.state, user_id, None, ruleset::EVENT_TYPE, copy.at);
-        let shown = ruleset::shown_content(user_id, kept.map_err(unread)?.as_deref());
+        let shown = ruleset::shown_content(user_id, kept.map_err(lost)?.as_deref());
         let content: Value = serde_json::from_str(shown.get()).unwrap_or_default();
         Ok(Self(content["global"].clone()))
     }
@@ -285,7 +286,7 @@ fn device_keys(
         let device_id = OwnedDeviceId::from(theirs.device_id.as_str());
         let record = copy.state.keys.of_device(&user_id, &device_id, |keys| keys.identity);
         let command = match record.flatten() {
-            Some(record) => copy.events.command(record).map_err(unread)?,
+            Some(record) => copy.events.command(record).map_err(lost)?,
             None => None,
         };
         let ours = match command {
@@ -355,7 +356,7 @@ fn cross_signing(
             }
         });
         let command = match record {
-            Some(record) => copy.events.command(record).map_err(unread)?,
+            Some(record) => copy.events.command(record).map_err(lost)?,
             None => None,
         };
         let ours = match command {

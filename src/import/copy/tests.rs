@@ -66,6 +66,8 @@ struct Memory {
     bad: Vec<(Section, facts::Bad)>,
     /// What was asked of single users and rooms.
     asked: Vec<(Section, Vec<String>)>,
+    /// What is unread in the room.
+    unread: Option<facts::UnreadCount>,
 }
 
 impl Memory {
@@ -188,6 +190,13 @@ impl Source for Memory {
 
     fn head(&mut self) -> Result<i64, SourceError> {
         Ok(self.up_to.unwrap_or(self.newest).min(self.newest))
+    }
+
+    fn unread(
+        &mut self,
+        _: &str,
+    ) -> Result<Option<BTreeMap<String, facts::UnreadCount>>, SourceError> {
+        Ok(self.unread.map(|count| BTreeMap::from([(ROOM.to_owned(), count)])))
     }
 
     fn unready(&mut self) -> Result<Vec<String>, SourceError> {

@@ -85,6 +85,14 @@ pub struct Receipt {
     pub stream: i64,
 }
 
+/// How many events of a room notify a user, and were not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct UnreadCount {
+    pub notifications: i64,
+    /// How many of them are highlighted.
+    pub highlights: i64,
+}
+
 /// A filter for syncs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Filter {
