@@ -1,16 +1,23 @@
 //! An event of the source as the log will have it: read, checked and hashed apart from all others,
 //! so that it can be done beside the writing.
 
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ruma::{
     CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedUserId, RoomVersionId, ServerName,
     events::TimelineEventType, room_version_rules::RoomVersionRules,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 
 use super::index::Member;
-use crate::facts::{Event, Fact, Told};
-use logcabin_base::limits;
+use crate::facts::{BESIDE, Event, Fact, Told};
+use logcabin_base::{
+    canonical::{Numbers, canonical},
+    limits,
+};
 use logcabin_read::events::StoredEvent;
 use logcabin_record::{
     Offset,
@@ -30,14 +37,26 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    pub(super) fn new(told: Told, own: &ServerName) -> Self {
+    pub(super) fn new(mut told: Told, own: &ServerName) -> Self {
+        // An event's text is hashed as it is, and not as a text within JSON.
+        let json = match &mut told.fact {
+            Fact::Event(event) => std::mem::take(&mut event.json),
+            _ => String::new(),
+        };
+        let mut hasher = blake3::Hasher::new();
         // A fact is made of texts, numbers and JSON: it always serialises.
-        let hash = blake3::hash(&serde_json::to_vec(&told).unwrap_or_default());
-        let event = match &told.fact {
-            Fact::Event(event) => Some(ReadyEvent::new(event, own).map(Box::new)),
+        hasher.update(&serde_json::to_vec(&told).unwrap_or_default()).update(json.as_bytes());
+        let event = match &mut told.fact {
+            Fact::Event(event) => {
+                event.json = json;
+                let ready = ReadyEvent::new(event, own).map(Box::new);
+                // Nobody reads it any more, and slices wait in memory.
+                event.json = String::new();
+                Some(ready)
+            }
             _ => None,
         };
-        Self { told, hash, event }
+        Self { told, hash: hasher.finalize(), event }
     }
 }
 
@@ -134,35 +153,185 @@ impl ReadyEvent {
         let rules = version.rules();
         let rules =
             rules.ok_or_else(|| format!("this server has no rooms of version {version}"))?;
-        let parts = event.parts()?;
-        let mut object = LaxObject::parse(&parts.pdu).map_err(|error| error.to_string())?;
-        if !has_chosen_ids(&rules) {
-            // Synapse has written it into some events, beside what is hashed.
-            object.remove("event_id");
-        }
-        let event_id = object.event_id(&rules).map_err(|error| error.to_string())?;
+        let texts = match Texts::of_plain(event, &rules, own) {
+            Some(texts) => texts,
+            None => Texts::new(event, &rules, own)?,
+        };
+        let Texts { event_id, pdu, unsigned, stripped } = texts;
         if event_id.as_str() != event.event_id {
             return Err("its id is not the one that its content gives it".to_owned());
         }
         let id = |text: &str| format!("`{}` is no id", text.escape_debug());
         let room_id = OwnedRoomId::try_from(&*event.room_id).map_err(|_| id(&event.room_id))?;
         let sender = OwnedUserId::try_from(&*event.sender).map_err(|_| id(&event.sender))?;
-        let pdu = object.to_raw().map_err(|error| error.to_string())?;
         if pdu.get().len() > limits::EVENT_BYTES {
             return Err(format!("it has {} bytes; events have up to 65536", pdu.get().len()));
         }
-        let unsigned = (sender.server_name() == own)
-            .then(|| without_signature(object, own).to_raw())
-            .transpose()
-            .map_err(|error| error.to_string())?;
         // Whatever the server will read of it must be readable.
         let body = RoomEvent::new(room_id.clone(), event_id.clone(), pdu.clone());
         let stored = StoredEvent::new(Offset::ZERO, body)
             .map_err(|error| format!("it is not an event: {error}"))?;
         let facts = EventFacts::of(&stored)?;
+        Ok(Self { room_id, event_id, sender, version, rules, pdu, unsigned, stripped, facts })
+    }
+}
+
+/// The texts of an event.
+#[derive(Debug)]
+struct Texts {
+    event_id: OwnedEventId,
+    /// As in [`ReadyEvent`].
+    pdu: Box<RawValue>,
+    unsigned: Option<Box<RawValue>>,
+    stripped: Vec<Box<RawValue>>,
+}
+
+/// Types of events of which a redaction leaves some of the content.
+const PARTLY_KEPT: [&str; 7] = [
+    "m.room.aliases",
+    "m.room.create",
+    "m.room.history_visibility",
+    "m.room.join_rules",
+    "m.room.member",
+    "m.room.power_levels",
+    "m.room.redaction",
+];
+
+/// Members that a redaction leaves, and an event's id covers, in all room versions.
+const KEPT: [&str; 10] = [
+    "auth_events",
+    "content",
+    "depth",
+    "hashes",
+    "origin_server_ts",
+    "prev_events",
+    "room_id",
+    "sender",
+    "state_key",
+    "type",
+];
+
+impl Texts {
+    /// The error is a sentence without its full stop.
+    fn new(event: &Event, rules: &RoomVersionRules, own: &ServerName) -> Result<Self, String> {
+        let parts = event.parts()?;
+        let mut object = LaxObject::parse(&parts.pdu).map_err(|error| error.to_string())?;
+        if !has_chosen_ids(rules) {
+            // Synapse has written it into some events, beside what is hashed.
+            object.remove("event_id");
+        }
+        let event_id = object.event_id(rules).map_err(|error| error.to_string())?;
+        let pdu = object.to_raw().map_err(|error| error.to_string())?;
+        let is_own = event.sender.split_once(':').is_some_and(|(_, server)| server == own.as_str());
+        let unsigned = is_own
+            .then(|| without_signature(object, own).to_raw())
+            .transpose()
+            .map_err(|error| error.to_string())?;
         let stripped = parts.stripped.as_deref().map(RawValue::get).unwrap_or("[]");
         let stripped = serde_json::from_str(stripped).unwrap_or_default();
-        Ok(Self { room_id, event_id, sender, version, rules, pdu, unsigned, stripped, facts })
+        Ok(Self { event_id, pdu, unsigned, stripped })
+    }
+
+    /// The same for most events, in a third of the time: those whose content is not in their ids,
+    /// and that have nothing unusual in them. `None` if there is anything to look at. If it makes
+    /// no mistake, the id is the one that the source knows, which is looked at here.
+    fn of_plain(event: &Event, rules: &RoomVersionRules, own: &ServerName) -> Option<Self> {
+        if event.format < 3 || PARTLY_KEPT.contains(&&*event.event_type) {
+            return None;
+        }
+        let opening = |byte: &u8| matches!(byte, b'{' | b'[');
+        if event.json.bytes().filter(opening).count() > limits::ITEM_DEPTH {
+            return None;
+        }
+        let mut members: BTreeMap<String, &RawValue> = serde_json::from_str(&event.json).ok()?;
+        if let Some(unsigned) = members.get("unsigned")
+            && unsigned.get().contains("_room_state")
+        {
+            return None;
+        }
+        for member in BESIDE.iter().chain(&["event_id"]) {
+            members.remove(*member);
+        }
+        for (member, known) in [
+            ("room_id", Some(&event.room_id)),
+            ("sender", Some(&event.sender)),
+            ("type", Some(&event.event_type)),
+            ("state_key", event.state_key.as_ref()),
+        ] {
+            let said = members.get(member).map(|text| serde_json::from_str::<String>(text.get()));
+            if said.transpose().ok()?.as_ref() != known {
+                return None;
+            }
+        }
+        let (mut pdu, mut unsigned, mut covered) = (Object::new(), Object::new(), Object::new());
+        for (name, value) in &members {
+            if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.'))
+            {
+                return None;
+            }
+            let value = canonical(value.get(), Numbers::Strict).ok()?;
+            pdu.push(name, &value);
+            match &**name {
+                "signatures" => {
+                    let mut left: BTreeMap<String, &RawValue> =
+                        serde_json::from_str(&value).ok()?;
+                    left.remove(own.as_str());
+                    if !left.is_empty() {
+                        unsigned.push(name, &serde_json::to_string(&left).ok()?);
+                    }
+                }
+                _ => unsigned.push(name, &value),
+            }
+            match &**name {
+                "content" if value.starts_with('{') => covered.push(name, "{}"),
+                "content" => return None,
+                "origin" | "membership" | "prev_state"
+                    if rules.redaction.keep_origin_membership_prev_state =>
+                {
+                    covered.push(name, &value);
+                }
+                _ if KEPT.contains(&&**name) => covered.push(name, &value),
+                _ => {}
+            }
+        }
+        let hash = URL_SAFE_NO_PAD.encode(Sha256::digest(covered.end()));
+        let event_id = OwnedEventId::try_from(format!("${hash}")).ok()?;
+        if event_id.as_str() != event.event_id {
+            return None;
+        }
+        let is_own = event.sender.split_once(':').is_some_and(|(_, server)| server == own.as_str());
+        let raw = |text: String| RawValue::from_string(text).ok();
+        Some(Self {
+            event_id,
+            pdu: raw(pdu.end())?,
+            unsigned: if is_own { Some(raw(unsigned.end())?) } else { None },
+            stripped: Vec::new(),
+        })
+    }
+}
+
+/// The text of an object whose members come in their order.
+struct Object(String);
+
+impl Object {
+    fn new() -> Self {
+        Self(String::with_capacity(1024))
+    }
+
+    /// Adds a member whose name needs no escapes.
+    fn push(&mut self, name: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        for part in ["\"", name, "\":", value] {
+            self.0.push_str(part);
+        }
+    }
+
+    fn end(mut self) -> String {
+        if self.0.is_empty() {
+            self.0.push('{');
+        }
+        self.0.push('}');
+        self.0
     }
 }
 
@@ -281,5 +450,76 @@ pub(super) mod tests {
         assert_eq!(ready.event_id, "$1:a.example");
         assert_eq!(ready.facts.prev_events, ["$0:a.example"]);
         assert!(ready.pdu.get().contains(r#""event_id":"$1:a.example""#));
+    }
+
+    /// Whether an event takes the short way, and both ways lead to the same.
+    fn is_plain(event: &Event, own: &ServerName) -> bool {
+        let version = RoomVersionId::try_from(event.room_version.as_deref().unwrap()).unwrap();
+        let rules = version.rules().unwrap();
+        let Some(plain) = Texts::of_plain(event, &rules, own) else { return false };
+        let long = Texts::new(event, &rules, own).unwrap();
+        assert_eq!(plain.event_id, long.event_id);
+        assert_eq!(plain.pdu.get(), long.pdu.get());
+        let text = |texts: &Texts| texts.unsigned.as_ref().map(|text| text.get().to_owned());
+        assert_eq!(text(&plain), text(&long));
+        assert!(long.stripped.is_empty());
+        true
+    }
+
+    #[test]
+    fn the_short_way_leads_where_the_long_one_does() {
+        let own = server_name!("a.example");
+        let contents = [
+            json!({}),
+            json!({ "z": 1, "a": { "y": [1, { "d": 0, "c": -5 }], "b": null, "\u{1f98a}": "\u{7f}" } }),
+            json!({ "body": "tab\t, quote\", \\, line\n, \u{1} \u{e9} \u{1f98a}", "msgtype": "m.text" }),
+            json!({ "signatures": { "a.example": { "ed25519:k": "s" } } }),
+        ];
+        for version in
+            [RoomVersionId::V4, RoomVersionId::V6, RoomVersionId::V10, RoomVersionId::V12]
+        {
+            for (number, content) in contents.iter().enumerate() {
+                for servers in
+                    [&["a.example"][..], &["policy.example", "a.example"], &["b.example"]]
+                {
+                    let mut json = message();
+                    json["content"] = content.clone();
+                    json["signatures"] = json!({});
+                    for server in servers {
+                        json["signatures"][server] = json!({ "ed25519:k": "s" });
+                    }
+                    json["origin"] = json!("a.example");
+                    json["org.example.more"] = json!([{ "b": 1, "a": 2 }]);
+                    if number == 1 {
+                        (json["type"], json["state_key"]) =
+                            (json!("m.room.topic"), json!("\u{e9}"));
+                    }
+                    let event = event(&version, json, Judged::Timeline, 5);
+                    assert!(is_plain(&event, own), "{version}: {}", event.json);
+                    assert!(is_plain(&event, server_name!("b.example")), "{version}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_unusual_takes_the_long_way() {
+        let own = server_name!("a.example");
+        let mut member = message();
+        (member["type"], member["state_key"]) = (json!("m.room.member"), json!("@u:a.example"));
+        member["content"] = json!({ "membership": "join" });
+        let odd = |name: &str, value: Value| {
+            let mut json = message();
+            json[name] = value;
+            json
+        };
+        for json in [member, odd("content", json!({ "n": 1.5 })), odd("a b", json!(1))] {
+            let event = event(&RoomVersionId::V4, json, Judged::Timeline, 5);
+            assert!(!is_plain(&event, own), "{}", event.json);
+            assert!(ReadyEvent::new(&event, own).is_ok());
+        }
+        let mut altered = event(&RoomVersionId::V10, message(), Judged::Timeline, 5);
+        altered.json = altered.json.replace("\"depth\":3", "\"depth\":4");
+        assert!(!is_plain(&altered, own));
     }
 }

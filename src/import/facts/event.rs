@@ -95,7 +95,7 @@ pub struct EventParts {
 }
 
 /// Members that Synapse wrote beside those of the event. It leaves them out when it hashes.
-const BESIDE: [&str; 4] = ["age_ts", "destinations", "outlier", "unsigned"];
+pub(crate) const BESIDE: [&str; 4] = ["age_ts", "destinations", "outlier", "unsigned"];
 
 impl Event {
     /// Reads the text. The error is a sentence without its full stop.
