@@ -1,5 +1,6 @@
 //! Synapse: its settings, and its database as facts.
 
+mod beside;
 mod context;
 mod events;
 mod late;

@@ -72,6 +72,12 @@ pub(crate) trait Database: Send {
         Ok(tables)
     }
 
+    /// Whether each row has a number, `rowid`, by which a table can be read in the order in which
+    /// its rows were written.
+    fn has_row_numbers(&self) -> bool {
+        false
+    }
+
     /// A few rows at once.
     fn rows(&mut self, sql: &str, args: Args<'_>) -> Result<Vec<Vec<Cell>>, SourceError> {
         let mut rows = Vec::new();

@@ -134,6 +134,10 @@ impl Database for Sqlite {
         self.path.display().to_string()
     }
 
+    fn has_row_numbers(&self) -> bool {
+        true
+    }
+
     fn begin(&mut self) -> Result<(), SourceError> {
         // Somebody has opened it since: SQLite does not look for that in a file that is alone.
         if self.use_of != Use::Shared {

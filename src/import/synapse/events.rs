@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use super::beside;
 use crate::{
     facts::{
         Bad, Event, Fact, Judged, Key, Metadata, Origin, SourceError, StateDelta, StateGroup, Told,
@@ -42,6 +43,9 @@ const COLUMNS: &[&str] = &[
     "t.device_id",
 ];
 
+/// How many of the columns are the table's own. The others are in [`JOINS`].
+pub(super) const OWN_COLUMNS: usize = 11;
+
 /// What belongs to an event. The order keeps PostgreSQL and SQLite on `events`.
 const JOINS: &str = "LEFT JOIN event_json j ON j.event_id = e.event_id
     LEFT JOIN event_to_state_groups g ON g.event_id = e.event_id
@@ -66,6 +70,8 @@ pub(super) struct Places {
     pub(super) holes_below: BTreeMap<i64, Instant>,
     /// The names of the processes that write events.
     pub(super) writers: Vec<String>,
+    /// The versions of rooms.
+    pub(super) versions: HashMap<String, Cell>,
     /// The other server has stopped: what is missing stays missing.
     pub(super) stopped: bool,
 }
@@ -145,15 +151,10 @@ pub(super) fn read(
 ) -> Result<Run, SourceError> {
     learn_former(database, places)?;
     let mut stream = BTreeMap::<i64, Here>::new();
-    let sql = format!(
-        "SELECT {} FROM events e {JOINS} WHERE e.stream_ordering > $1
-         ORDER BY e.stream_ordering LIMIT {}",
-        COLUMNS.join(", "),
-        limits::SOURCE_SLICE_ROWS
-    );
     let (mut taken, mut bytes, mut last) = (0_usize, 0_usize, after);
     let mut enough = false;
-    database.query(&sql, &[Cell::Int(after)], &mut |cells| {
+    let former = &places.former;
+    let mut add = |cells: Vec<Cell>| {
         let Some(Cell::Int(place)) = cells.first().cloned() else { return true };
         let mut row = Row::new(COLUMNS, cells);
         taken += 1;
@@ -161,12 +162,27 @@ pub(super) fn read(
         // A join that finds two rows gives the event twice.
         if place != last {
             last = place;
-            let former = places.former.contains_key(&place);
+            let former = former.contains_key(&place);
             put(stream.entry(place).or_default(), event(&mut row, place, None, former), place);
         }
         enough = bytes >= limits::SOURCE_SLICE_BYTES;
         !enough
-    })?;
+    };
+    let rows = |columns: &[&str], joins: &str| {
+        format!(
+            "SELECT {} FROM events e {joins} WHERE e.stream_ordering > $1
+             ORDER BY e.stream_ordering LIMIT {}",
+            columns.join(", "),
+            limits::SOURCE_SLICE_ROWS
+        )
+    };
+    if database.has_row_numbers() {
+        let own = COLUMNS.get(..OWN_COLUMNS).unwrap_or_default();
+        let rows = database.rows(&rows(own, ""), &[Cell::Int(after)])?;
+        beside::complete(database, &mut places.versions, rows, &mut add)?;
+    } else {
+        database.query(&rows(COLUMNS, JOINS), &[Cell::Int(after)], &mut add)?;
+    }
     let mut more = enough || taken >= limits::SOURCE_SLICE_ROWS;
     let mut end = if more { last } else { head(database)?.max(after) };
     let cut = deltas(database, schema, after, end, &mut stream)?;
