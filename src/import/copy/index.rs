@@ -1,9 +1,9 @@
-//! Where each event is: the record of every event id, in 24 bytes of memory, and the same in a file
+//! Where each event is: the record of every event id, in 16 bytes of memory, and the same in a file
 //! beside the log, with the source's number of the event.
 //!
 //! A log of ten million events is written in a few minutes, and each of them may be named by later
-//! ones. So the table holds no ids but 87 bits of a keyed hash: nobody outside can make two ids
-//! that fall together, and by chance two do so in one import of billions.
+//! ones. So the table holds no ids but 69 bits of a keyed hash: nobody outside can make two ids
+//! that fall together, and by chance two do so in one of ten million imports of that size.
 
 use std::{
     fs::{File, OpenOptions},
@@ -72,40 +72,89 @@ const STATUS_BITS: u32 = 2;
 const EXTRA_BITS: u32 = 64 - OFFSET_BITS - MEMBER_BITS - STATUS_BITS;
 const EXTRA: u64 = (1 << EXTRA_BITS) - 1;
 
-/// The table is divided, so that one part after another grows.
-const PARTS: usize = 256;
+/// The source's number of a state. One that needs more bits counts as not known: no source has
+/// counted that far.
+const GROUP_BITS: u32 = 36;
+/// The upper bits of the hash, which are beside the number.
+const UPPER_BITS: u32 = 64 - GROUP_BITS;
+const UPPER: u64 = (1 << UPPER_BITS) - 1;
+
+/// The lower bits of the hash are the number of a list. With ten million events, a list has some
+/// forty.
+const LIST_BITS: u32 = if cfg!(test) { 3 } else { 18 };
+const LISTS: usize = 1 << LIST_BITS;
 
 /// The size of a row in the file: hash, place, state, and the source's number.
 const ROW_BYTES: usize = 32;
 
-/// One event, as the table and the file hold it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Slot {
+/// One event, as the file holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
     hash: u64,
-    /// Offset, membership, status, and more of the hash. 0 for an empty slot.
+    /// Offset, membership, status, and more of the hash.
     place: u64,
     /// 0 for none.
     group: u64,
+    /// The source's number of the event.
+    stream: i64,
 }
 
-impl Slot {
-    fn new(hash: u64, extra: u64, seen: Seen) -> Self {
+impl Row {
+    fn new((hash, extra): (u64, u64), seen: Seen, stream: i64) -> Self {
         let member = seen.member.map_or(0, |member| member as u64 + 1);
         let status = seen.status as u64;
         let place = (seen.offset.get() << (64 - OFFSET_BITS))
             | (member << (STATUS_BITS + EXTRA_BITS))
             | (status << EXTRA_BITS)
             | (extra & EXTRA);
-        let group = seen.group.and_then(|group| u64::try_from(group.0).ok()).unwrap_or_default();
-        Self { hash, place, group }
+        let group = known_group(seen.group).and_then(|group| u64::try_from(group.0).ok());
+        let group = group.unwrap_or_default();
+        Self { hash, place, group, stream }
     }
 
-    const fn is_empty(self) -> bool {
-        self.place == 0
+    const fn slot(self) -> Slot {
+        Slot { place: self.place, rest: (self.group << UPPER_BITS) | (self.hash >> GROUP_BITS) }
     }
 
-    const fn is(self, hash: u64, extra: u64) -> bool {
-        self.hash == hash && self.place & EXTRA == extra & EXTRA
+    fn bytes(self) -> [u8; ROW_BYTES] {
+        let mut bytes = [0; ROW_BYTES];
+        bytes[..8].copy_from_slice(&self.hash.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.place.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.group.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.stream.to_be_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8; ROW_BYTES]) -> Self {
+        let number = |at: usize| number(&bytes[at..at + 8]);
+        let (hash, place, group) = (number(0), number(8), number(16));
+        Self { hash, place, group, stream: number(24) as i64 }
+    }
+}
+
+/// A state's number as it is read from the index.
+pub(super) fn known_group(group: Option<StateGroup>) -> Option<StateGroup> {
+    group.filter(|group| (1..1 << GROUP_BITS).contains(&group.0))
+}
+
+/// The number in eight bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| (number << 8) | u64::from(*byte))
+}
+
+/// One event, as a list holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    /// As in [`Row`].
+    place: u64,
+    /// The source's number of the state, and the upper bits of the hash.
+    rest: u64,
+}
+
+impl Slot {
+    /// Whether it is of the event with this hash, which belongs to the same list.
+    const fn is(self, (hash, extra): (u64, u64)) -> bool {
+        (self.place ^ extra) & EXTRA == 0 && (self.rest ^ (hash >> GROUP_BITS)) & UPPER == 0
     }
 
     fn seen(self) -> Seen {
@@ -117,48 +166,12 @@ impl Slot {
             2 => Status::Aside,
             _ => Status::Rejected,
         };
+        let group = i64::try_from(self.rest >> UPPER_BITS).ok();
         Seen {
             offset: Offset::new(self.place >> (64 - OFFSET_BITS)),
             status,
             member: member.and_then(|code| Member::ALL.get(code)).copied(),
-            group: i64::try_from(self.group).ok().filter(|group| *group > 0).map(StateGroup),
-        }
-    }
-}
-
-/// One part of the table, with open addressing.
-#[derive(Debug, Default)]
-struct Part {
-    slots: Vec<Slot>,
-    used: usize,
-}
-
-impl Part {
-    fn position(&self, hash: u64, extra: u64) -> Option<usize> {
-        let mask = self.slots.len().checked_sub(1)?;
-        let mut at = (hash as usize) & mask;
-        loop {
-            let slot = self.slots[at];
-            if slot.is_empty() || slot.is(hash, extra) {
-                return Some(at);
-            }
-            at = (at + 1) & mask;
-        }
-    }
-
-    fn put(&mut self, slot: Slot) {
-        // Never more than four fifths full.
-        if (self.used + 1) * 5 > self.slots.len() * 4 {
-            let larger = (self.slots.len() * 2).max(64);
-            let old = std::mem::replace(&mut self.slots, vec![Slot::default(); larger]);
-            self.used = 0;
-            for slot in old.into_iter().filter(|slot| !slot.is_empty()) {
-                self.put(slot);
-            }
-        }
-        if let Some(at) = self.position(slot.hash, slot.place) {
-            self.used += usize::from(self.slots[at].is_empty());
-            self.slots[at] = slot;
+            group: group.filter(|group| *group > 0).map(StateGroup),
         }
     }
 }
@@ -167,7 +180,7 @@ impl Part {
 #[derive(Debug)]
 pub(super) struct EventIndex {
     key: [u8; 32],
-    parts: Vec<Part>,
+    lists: Vec<Vec<Slot>>,
     /// How many rows the file has, and which of them are not in it yet.
     rows: u64,
     new: Vec<u8>,
@@ -178,42 +191,45 @@ impl EventIndex {
     pub(super) fn new(secret: &[u8]) -> Self {
         Self {
             key: blake3::derive_key("logcabin 2026-11 event ids of an import", secret),
-            parts: (0..PARTS).map(|_| Part::default()).collect(),
+            lists: vec![Vec::new(); LISTS],
             rows: 0,
             new: Vec::new(),
         }
     }
 
-    fn hash(&self, event_id: &str) -> (usize, u64, u64) {
+    fn hash(&self, event_id: &str) -> (u64, u64) {
         let hash = blake3::keyed_hash(&self.key, event_id.as_bytes());
         let hash = hash.as_bytes();
-        let number = |at: usize| {
-            hash[at..at + 8].iter().fold(0_u64, |number, byte| (number << 8) | u64::from(*byte))
-        };
-        (usize::from(hash[31]) % PARTS, number(0), number(8))
+        (number(&hash[..8]), number(&hash[8..16]))
     }
 
     pub(super) fn get(&self, event_id: &str) -> Option<Seen> {
-        let (part, hash, extra) = self.hash(event_id);
-        let part = self.parts.get(part)?;
-        let slot = part.slots[part.position(hash, extra)?];
-        (!slot.is_empty()).then(|| slot.seen())
+        let hash = self.hash(event_id);
+        let list = self.lists.get(list_of(hash.0))?;
+        list.iter().find(|slot| slot.is(hash)).map(|slot| slot.seen())
     }
 
     /// Notes an event, in place of what was known of it. `stream` is the source's number for it.
     pub(super) fn put(&mut self, event_id: &str, seen: Seen, stream: i64) {
-        let (part, hash, extra) = self.hash(event_id);
-        let slot = Slot::new(hash, extra, seen);
-        if let Some(part) = self.parts.get_mut(part) {
-            part.put(slot);
-        }
-        self.new.extend_from_slice(&hash.to_be_bytes());
-        self.new.extend_from_slice(&slot.place.to_be_bytes());
-        self.new.extend_from_slice(&slot.group.to_be_bytes());
-        self.new.push(u8::try_from(part).unwrap_or_default());
-        // 56 bits of the source's number: more than any source has counted to.
-        self.new.extend_from_slice(&stream.to_be_bytes()[1..]);
+        let row = Row::new(self.hash(event_id), seen, stream);
+        self.put_row(row);
+        self.new.extend_from_slice(&row.bytes());
         self.rows += 1;
+    }
+
+    fn put_row(&mut self, row: Row) {
+        let (slot, hash) = (row.slot(), (row.hash, row.place));
+        let Some(list) = self.lists.get_mut(list_of(row.hash)) else { return };
+        match list.iter_mut().find(|slot| slot.is(hash)) {
+            Some(known) => *known = slot,
+            None => {
+                if list.len() == list.capacity() {
+                    // By a quarter: most of the memory of an import is in here.
+                    list.reserve_exact(list.len() / 4 + 2);
+                }
+                list.push(slot);
+            }
+        }
     }
 
     /// How many rows the file has after the next [`Self::save`].
@@ -251,10 +267,7 @@ impl EventIndex {
         let mut row = [0; ROW_BYTES];
         for _ in 0..rows {
             reader.read_exact(&mut row)?;
-            let (slot, part, _) = parse(&row);
-            if let Some(part) = self.parts.get_mut(part) {
-                part.put(slot);
-            }
+            self.put_row(Row::parse(&row));
         }
         (self.rows, self.new) = (rows, Vec::new());
         Ok(true)
@@ -280,12 +293,12 @@ pub(super) fn offsets(path: &Path, streams: &[i64]) -> io::Result<Vec<Offset>> {
     if let Some(mut reader) = open(path)? {
         let mut row = [0; ROW_BYTES];
         while reader.read_exact(&mut row).map_or_else(at_end, |()| Ok(true))? {
-            let (slot, _, stream) = parse(&row);
-            let at = sorted.partition_point(|wanted| *wanted < stream);
-            if stream > 0
+            let row = Row::parse(&row);
+            let at = sorted.partition_point(|wanted| *wanted < row.stream);
+            if row.stream > 0
                 && let Some(best) = best.get_mut(at)
             {
-                *best = (*best).max(slot.seen().offset.get());
+                *best = (*best).max(row.slot().seen().offset.get());
             }
         }
     }
@@ -310,14 +323,9 @@ fn at_end(error: io::Error) -> io::Result<bool> {
     if error.kind() == io::ErrorKind::UnexpectedEof { Ok(false) } else { Err(error) }
 }
 
-fn parse(row: &[u8; ROW_BYTES]) -> (Slot, usize, i64) {
-    let number = |at: usize| {
-        row[at..at + 8].iter().fold(0_u64, |number, byte| (number << 8) | u64::from(*byte))
-    };
-    let slot = Slot { hash: number(0), place: number(8), group: number(16) };
-    // The sign of the number is in its highest bit of 56.
-    let stream = ((number(24) << 8) as i64) >> 8;
-    (slot, usize::from(row[24]), stream)
+/// The list of an event with this hash.
+const fn list_of(hash: u64) -> usize {
+    (hash & (LISTS as u64 - 1)) as usize
 }
 
 #[cfg(test)]
@@ -334,7 +342,7 @@ mod tests {
             Just(Status::Rejected)
         ];
         let member = prop::option::of((0..5_usize).prop_map(|code| Member::ALL[code]));
-        let group = prop::option::of((1..i64::MAX).prop_map(StateGroup));
+        let group = prop::option::of((1..1_i64 << GROUP_BITS).prop_map(StateGroup));
         (1..1_u64 << OFFSET_BITS, status, member, group).prop_map(
             |(offset, status, member, group)| Seen {
                 offset: Offset::new(offset),

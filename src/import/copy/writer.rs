@@ -8,7 +8,7 @@ use ruma::OwnedServerName;
 use super::{
     changes::Marks,
     convert::Made,
-    index::Status,
+    index::{Status, known_group},
     known::{self, Known, fingerprint},
     pipeline::Feeder,
     prepare::EventFacts,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     ImportError,
-    facts::{Cursor, Event, Judged, Origin, StateGroup},
+    facts::{Cursor, Event, Judged, Origin},
 };
 use logcabin_base::limits;
 use logcabin_log::{
@@ -403,9 +403,4 @@ impl<'a> Writer<'a> {
     pub(super) fn save_marks(&self) -> Result<(), ImportError> {
         self.files.write_marks(&self.marks)
     }
-}
-
-/// A state's number as the index keeps it.
-fn known_group(group: Option<StateGroup>) -> Option<StateGroup> {
-    group.filter(|group| group.0 > 0)
 }
