@@ -1,5 +1,5 @@
-//! Reads the source in a thread of its own, some slices ahead of the writer, and prepares its events
-//! in another one: so that the source, its JSON and the log keep several processors busy.
+//! Reads the source in a thread of its own, some slices ahead of the writer, and prepares its
+//! events in another one: so that the source, its JSON and the log keep several processors busy.
 
 use std::{
     collections::VecDeque,

@@ -471,8 +471,8 @@ pub(super) mod tests {
         let own = server_name!("a.example");
         let contents = [
             json!({}),
-            json!({ "z": 1, "a": { "y": [1, { "d": 0, "c": -5 }], "b": null, "\u{1f98a}": "\u{7f}" } }),
-            json!({ "body": "tab\t, quote\", \\, line\n, \u{1} \u{e9} \u{1f98a}", "msgtype": "m.text" }),
+            json!({ "z": 1, "a": { "y": [1, { "d": 0, "c": -5 }], "\u{1f98a}": "\u{7f}" } }),
+            json!({ "body": "tab\t, quote\", \\, line\n, \u{1} \u{e9} \u{1f98a}" }),
             json!({ "signatures": { "a.example": { "ed25519:k": "s" } } }),
         ];
         for version in

@@ -208,3 +208,55 @@ fn numbered(count: usize) -> String {
     let args = (1..=count).map(|number| format!("${number}"));
     args.collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        facts::{Event, Fact, Judged, Section, Source as _, StateGroup},
+        synapse::tests::{Synapse, all, event},
+    };
+
+    #[test]
+    fn what_other_tables_hold_of_events_is_found_in_whatever_order_it_was_written() {
+        let synapse = Synapse::new();
+        synapse
+            .run("BEGIN; INSERT INTO rooms (room_id, room_version) VALUES ('!r:a.example', '10')");
+        for place in 1..=1300 {
+            synapse.event(place, &format!("$e{place}"), None, "{}", false);
+        }
+        synapse.run(
+            "INSERT INTO event_to_state_groups
+                SELECT event_id, stream_ordering / 3 FROM events
+                ORDER BY stream_ordering % 10, event_id;
+             INSERT INTO state_group_edges
+                SELECT DISTINCT stream_ordering / 3, 7 FROM events WHERE stream_ordering % 2;
+             INSERT INTO rejections
+                SELECT event_id, 'bad', 0 FROM events WHERE stream_ordering % 90 = 0;
+             INSERT INTO event_txn_id_device_id
+                SELECT event_id, room_id, sender, 'D', 't' || event_id, 0 FROM events
+                WHERE stream_ordering % 50 = 0;
+             CREATE TABLE moved AS SELECT * FROM event_json WHERE rowid % 7 = 0 OR rowid IN (1, 501);
+             DELETE FROM event_json WHERE event_id IN (SELECT event_id FROM moved);
+             INSERT INTO event_json SELECT * FROM moved ORDER BY event_id DESC;
+             DELETE FROM event_to_state_groups WHERE rowid % 40 = 0;
+             COMMIT",
+        );
+        let mut source = synapse.source();
+        let (facts, bad, _) = all(&mut source, Section::Events);
+        assert_eq!((facts.len(), bad), (1300, Vec::new()));
+        // One after the other, by joins.
+        let ids: Vec<String> = (1..=1300).map(|place| format!("$e{place}")).collect();
+        let joined = source.events(&ids).expect("events").facts;
+        let shown = |fact: &Fact| format!("{:?}", event(fact));
+        for (fact, joined) in facts.iter().zip(&joined) {
+            assert_eq!(shown(fact), shown(&joined.fact));
+        }
+        let count =
+            |is: &dyn Fn(&Event) -> bool| facts.iter().filter(|fact| is(event(fact))).count();
+        assert_eq!(count(&|event| event.room_version.as_deref() == Some("10")), 1300);
+        assert_eq!(count(&|event| event.transaction_id.is_some()), 26);
+        assert_eq!(count(&|event| matches!(event.judged, Judged::Rejected { .. })), 14);
+        assert!(count(&|event| event.group_from == Some(StateGroup(7))) > 600);
+        assert!(count(&|event| event.group.is_none()) > 30);
+    }
+}

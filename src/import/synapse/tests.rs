@@ -24,13 +24,13 @@ mod others;
 const TABLES: &str = include_str!("tests/tables.sql");
 
 /// A Synapse of one user, in a directory of its own.
-struct Synapse {
+pub(super) struct Synapse {
     directory: TempDir,
     database: Connection,
 }
 
 impl Synapse {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| {
             fs::write(directory.path().join(name), text).expect("a file");
@@ -49,13 +49,13 @@ impl Synapse {
         synapse
     }
 
-    fn run(&self, sql: &str) {
+    pub(super) fn run(&self, sql: &str) {
         self.database.execute_batch(sql).expect("SQL");
     }
 
     /// A message, or a state event of a key.
-    fn event(&self, place: i64, id: &str, state_key: Option<&str>, marks: &str, outlier: bool) {
-        let state = state_key.map(|key| format!(r#","state_key":"{key}""#)).unwrap_or_default();
+    pub(super) fn event(&self, at: i64, id: &str, key: Option<&str>, marks: &str, outlier: bool) {
+        let state = key.map(|key| format!(r#","state_key":"{key}""#)).unwrap_or_default();
         let json = format!(
             r#"{{"type":"m.x","room_id":"!r:a.example","sender":"@u:a.example","content":{{}}{state}}}"#
         );
@@ -63,7 +63,7 @@ impl Synapse {
             "INSERT INTO events (stream_ordering, topological_ordering, event_id, type, room_id,
             outlier, depth, origin_server_ts, received_ts, sender, state_key)
             VALUES (?, 1, ?, 'm.x', '!r:a.example', ?, 1, 5, 6, '@u:a.example', ?)";
-        self.database.execute(sql, params![place, id, outlier, state_key]).expect("a row");
+        self.database.execute(sql, params![at, id, outlier, key]).expect("a row");
         let sql = "INSERT INTO event_json VALUES (?, '!r:a.example', ?, ?, 3)";
         self.database.execute(sql, params![id, marks, json]).expect("a row");
     }
@@ -76,13 +76,13 @@ impl Synapse {
         Source::open(&self.settings())
     }
 
-    fn source(&self) -> Source {
+    pub(super) fn source(&self) -> Source {
         self.open().unwrap_or_else(|error| panic!("it opens: {error}"))
     }
 }
 
 /// All of a section, and how many slices it took.
-fn all(source: &mut Source, section: Section) -> (Vec<Fact>, Vec<Bad>, usize) {
+pub(super) fn all(source: &mut Source, section: Section) -> (Vec<Fact>, Vec<Bad>, usize) {
     let (mut facts, mut bad, mut slices) = (Vec::new(), Vec::new(), 0);
     let mut cursor = Cursor::START;
     loop {
@@ -97,7 +97,7 @@ fn all(source: &mut Source, section: Section) -> (Vec<Fact>, Vec<Bad>, usize) {
     }
 }
 
-fn event(fact: &Fact) -> &Event {
+pub(super) fn event(fact: &Fact) -> &Event {
     match fact {
         Fact::Event(event) => event,
         other => panic!("an event, not {other:?}"),
