@@ -38,25 +38,18 @@ pub(super) struct Ready {
 
 impl Ready {
     pub(super) fn new(mut told: Told, own: &ServerName) -> Self {
-        // An event's text is hashed as it is, and not as a text within JSON.
-        let json = match &mut told.fact {
-            Fact::Event(event) => std::mem::take(&mut event.json),
-            _ => String::new(),
-        };
-        let mut hasher = blake3::Hasher::new();
         // A fact is made of texts, numbers and JSON: it always serialises.
-        hasher.update(&serde_json::to_vec(&told).unwrap_or_default()).update(json.as_bytes());
+        let hash = blake3::hash(&serde_json::to_vec(&told).unwrap_or_default());
         let event = match &mut told.fact {
             Fact::Event(event) => {
-                event.json = json;
                 let ready = ReadyEvent::new(event, own).map(Box::new);
-                // Nobody reads it any more, and slices wait in memory.
+                // Nobody reads its text any more, and slices wait in memory.
                 event.json = String::new();
                 Some(ready)
             }
             _ => None,
         };
-        Self { told, hash: hasher.finalize(), event }
+        Self { told, hash, event }
     }
 }
 
@@ -499,6 +492,21 @@ pub(super) mod tests {
                     assert!(is_plain(&event, server_name!("b.example")), "{version}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn of_members_of_one_name_both_ways_take_the_last() {
+        let own = server_name!("a.example");
+        let mut event = event(&RoomVersionId::V10, message(), Judged::Timeline, 5);
+        for (member, twice) in [
+            ("\"content\":{", "\"content\":{\"body\":0,\"x\":{\"y\":1,\"y\":[2]},"),
+            ("\"type\":", "\"type\":\"m.other\",\"type\":"),
+            ("\"depth\":", "\"depth\":99,\"depth\":"),
+        ] {
+            let before = event.json.len();
+            event.json = event.json.replacen(member, twice, 1);
+            assert!(event.json.len() > before && is_plain(&event, own), "{}", event.json);
         }
     }
 
