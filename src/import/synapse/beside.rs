@@ -235,7 +235,8 @@ mod tests {
              INSERT INTO event_txn_id_device_id
                 SELECT event_id, room_id, sender, 'D', 't' || event_id, 0 FROM events
                 WHERE stream_ordering % 50 = 0;
-             CREATE TABLE moved AS SELECT * FROM event_json WHERE rowid % 7 = 0 OR rowid IN (1, 501);
+             CREATE TABLE moved AS
+                SELECT * FROM event_json WHERE rowid % 7 = 0 OR rowid IN (1, 501);
              DELETE FROM event_json WHERE event_id IN (SELECT event_id FROM moved);
              INSERT INTO event_json SELECT * FROM moved ORDER BY event_id DESC;
              DELETE FROM event_to_state_groups WHERE rowid % 40 = 0;
