@@ -158,6 +158,8 @@ class Measured:
                 with self.seen:
                     # The last one is whole as well: the program writes each at once.
                     for line in [*lines, rest]:
+                        # Without what moves the cursor.
+                        line = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line)
                         if found := re.search(r"(\w+): (\d+) rows read, (\d+) records", line):
                             self.lines.append((now, found[1], int(found[2]), int(found[3])))
                         elif line.strip():
