@@ -630,6 +630,23 @@ fn time_and_randomness_come_from_outside() {
     assert_eq!(unneeded.len(), 1);
 }
 
+/// What leads out of a simulation.
+const REAL: [&str; 3] =
+    ["tokio::task::spawn_blocking", "tokio::net::TcpStream", "task::{spawn_blocking"];
+
+/// The file that has these: a seam.
+const BY_REAL: [&str; 1] = ["src/base/threads.rs"];
+
+#[test]
+fn threads_and_tcp_are_those_of_the_seams() {
+    let folders = FOLDERS.map(|(folder, _)| folder);
+    let wrong = with_names(&codes(&folders), &REAL, &BY_REAL);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for wrong in ["tokio::task::spawn_blocking(work)", "use tokio::net::TcpStream;"] {
+        assert_eq!(with_names(&planted("src/edge/x.rs", wrong), &REAL, &[]).len(), 1, "{wrong}");
+    }
+}
+
 const IO: [&str; 7] =
     ["std::fs", "std::io::stdin", "std::process", "std::env", "File::", "TcpStream", "tokio::"];
 

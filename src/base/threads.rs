@@ -12,7 +12,6 @@ use tokio::task::JoinHandle;
 pub fn spawn_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
-    #[expect(clippy::disallowed_methods, reason = "this is what others call in its place")]
     tokio::task::spawn_blocking(work)
 }
 
