@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 
 use super::{
     prepare::{EventFacts, ReadyEvent},
-    states::bare,
     writer::Writer,
 };
 use crate::{
@@ -17,7 +16,7 @@ use crate::{
     facts::{BanRedaction, Cursor, Event, Fact, Section},
 };
 use logcabin_read::events::StoredEvent;
-use logcabin_record::{Offset, command::RoomEvent};
+use logcabin_record::{Offset, command::RoomEvent, division::bare};
 
 /// The type of redactions.
 const REDACTION: &str = "m.room.redaction";

@@ -634,7 +634,7 @@ impl Sections<'_, '_> {
         grants.or_insert_with(|| sessions::Granted::new(origin.clone()))
     }
 
-    fn session(&mut self, origin: &Origin, id: (String, String)) -> &mut sessions::Session {
+    fn session(&mut self, origin: &Origin, id: (String, String)) -> &mut Session {
         self.gather.session_origins.entry(id.clone()).or_insert_with(|| origin.clone());
         self.gather.sessions.entry(id).or_default()
     }

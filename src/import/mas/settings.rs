@@ -158,7 +158,9 @@ fn database(path: &Path, yaml: &Value) -> Result<Access, String> {
         text.map(str::to_owned)
     };
     let mut parameters = match text("uri") {
-        Some(uri) => Parameters::parse(&uri).ok_or("`database.uri` cannot be read".to_owned())?,
+        Some(uri) => {
+            Parameters::parse(&uri).ok_or_else(|| "`database.uri` cannot be read".to_owned())?
+        }
         None => Parameters::default(),
     };
     // sqlx has more than one name for these.

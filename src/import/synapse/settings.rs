@@ -227,7 +227,7 @@ fn postgresql(
     };
     let mut parameters = match args.get("dsn").and_then(Value::as_str) {
         Some(dsn) => {
-            Parameters::parse(dsn).ok_or("`database.args.dsn` cannot be read".to_owned())?
+            Parameters::parse(dsn).ok_or_else(|| "`database.args.dsn` cannot be read".to_owned())?
         }
         None => Parameters::default(),
     };
