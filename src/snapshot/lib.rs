@@ -50,7 +50,7 @@ use logcabin_state::{
 };
 
 /// The version of the file format.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 2;
 
 /// The length of the header with its padding.
 pub const HEADER_BYTES: usize = 8192;

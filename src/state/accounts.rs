@@ -31,8 +31,6 @@ pub struct Account {
     pub kind: AccountKind,
     /// Offset of the registration.
     pub registered: Offset,
-    /// Offset of the record of what the user has agreed to since, at the source of an import.
-    pub terms: Option<Offset>,
     /// What the account may do.
     pub standing: AccountStatus,
     /// Password hash in PHC format; `None` for accounts without a password. Rehashing the same
@@ -375,7 +373,6 @@ impl Accounts {
             user_id: body.user_id.clone(),
             kind: body.kind,
             registered: offset,
-            terms: None,
             standing: AccountStatus {
                 guest: body.kind == AccountKind::Guest,
                 ..AccountStatus::default()
@@ -426,9 +423,6 @@ impl Accounts {
             standing.admin = body.admin.unwrap_or(standing.admin);
             standing.locked = body.locked.unwrap_or(standing.locked);
             standing.suspended = body.suspended.unwrap_or(standing.suspended);
-            if !body.terms.is_empty() {
-                account.terms = Some(offset);
-            }
         });
     }
 

@@ -161,19 +161,12 @@ impl UserExport<'_> {
             let profile: Vec<_> = profile
                 .filter_map(|(name, field)| Some((name.clone(), field.value.clone()?)))
                 .collect();
-            ((account.registered, account.terms), line, profile)
+            (account.registered, line, profile)
         })?;
-        let (registered, terms) = registered;
         line["created_ms"] = events.time_of(registered)?.into();
         if let Some(Command::UserRegister(body)) = events.command(registered)? {
             let met = serde_json::to_value(&body.met).unwrap_or_default();
             line["terms"] = met.get("terms").cloned().unwrap_or_else(|| json!({}));
-        }
-        if let Some(terms) = terms
-            && let Some(Command::UserStatus(body)) = events.command(terms)?
-            && let Some(all) = line["terms"].as_object_mut()
-        {
-            all.extend(body.terms.into_iter().map(|(name, version)| (name, version.into())));
         }
         self.section("account", [line])?;
         for (_, value) in &profile {
