@@ -405,8 +405,8 @@ impl Sections<'_, '_> {
         Ok(())
     }
 
-    /// Deletes a room if the source has none of its events any more that were copied: it has deleted
-    /// it, and has joined it again. It is copied once more.
+    /// Deletes a room if the source no longer has the events that were copied: it has deleted it,
+    /// and has joined it again. It is copied once more.
     pub(super) fn purge_if_rejoined(&mut self, room: &Room) -> Result<(), ImportError> {
         let progress = &self.writer.progress;
         let is_new = room.began.is_none_or(|began| began > progress.newest);

@@ -295,7 +295,7 @@ fn has_log(data_dir: &Path) -> ImportError {
     ImportError::Refused(format!("{} {why}", data_dir.display()))
 }
 
-/// Whether all records were made, and an interrupted [`finish`] only has to put the log in its place.
+/// Whether all records were made, so that an interrupted [`finish`] only has to move the log.
 ///
 /// # Errors
 /// When what was noted cannot be read.

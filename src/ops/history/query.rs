@@ -64,8 +64,8 @@ pub(crate) fn offset_of(source: &Source, moment: Moment) -> Result<Offset, Histo
     })
 }
 
-/// Refuses a moment, by its last record, at which an import was not completed. Its records are of the
-/// time of the import, and what they say happened is older.
+/// Refuses a moment, by its last record, at which an import was not completed. Its records are of
+/// the time of the import, and what they say happened is older.
 fn must_be_after_import(source: &Source, to: Offset) -> Result<(), HistoryError> {
     // The first record of a log names the server, and an import follows it.
     let next = to.max(Offset::new(1)).next();

@@ -1,4 +1,4 @@
-//! What Synapse had begun when it stopped, what it does when it is started again, and what it shows.
+//! What Synapse had begun when it stopped, what it does at its next start, and what it shows.
 
 use std::collections::BTreeMap;
 
