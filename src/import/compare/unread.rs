@@ -39,7 +39,7 @@ pub(super) fn counts(
     }
     let unread = Unread::default();
     for user_id in users.iter().filter_map(|user_id| id(users, user_id)) {
-        let Some(theirs) = source.unread(user_id.as_str())? else { return Ok(()) };
+        let Some(theirs) = source.unread(user_id.as_str())? else { continue };
         for part in copy.state.memberships.of(&user_id, copy.at) {
             if part.membership != logcabin_state::Membership::Join {
                 continue;

@@ -44,6 +44,7 @@ const fn number(cell: &Cell) -> Option<i64> {
 }
 
 /// The counts of a user in each joined room, threads included. Rooms without any are missing.
+/// Synapse counts nothing for users of application services.
 pub(super) fn of_user(
     database: &mut dyn Database,
     schema: &Schema,
@@ -53,6 +54,11 @@ pub(super) fn of_user(
         return Ok(None);
     }
     let args = [Cell::Text(user_id.to_owned())];
+    let of_service = "SELECT count(*) FROM users
+        WHERE name = $1 AND appservice_id IS NOT NULL AND appservice_id <> ''";
+    if database.number(of_service, &args)? != Some(0) {
+        return Ok(None);
+    }
     // Who has read nothing has read up to the own membership.
     let mut rooms: HashMap<String, Read> = HashMap::new();
     let joined = "SELECT l.room_id, e.stream_ordering FROM local_current_membership l
