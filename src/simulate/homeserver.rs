@@ -15,8 +15,15 @@ use tokio::sync::{mpsc, oneshot};
 use super::{dice::Dice, http, story::Story};
 use logcabin_base::clock::Clock;
 use logcabin_config::{Config, Effective};
-use logcabin_log::modelled::{Disk, Latency, ModelledLog};
+use logcabin_engine::{OpenError, replay_onto};
+use logcabin_log::{
+    memory::MemoryLog,
+    modelled::{Disk, Latency, ModelledLog},
+    verify,
+};
 use logcabin_server as server;
+use logcabin_snapshot::shutdown_digest::ShutdownDigest;
+use logcabin_state::State;
 
 pub(crate) type Failure = Box<dyn std::error::Error>;
 
@@ -133,6 +140,19 @@ impl Homeserver {
         server::run_on(Arc::new(log), self.config, stop, reloads, started).await?;
         self.story.note(&self.host, "has stopped");
         Ok(())
+    }
+
+    /// Verifies the log, and compares what the process knew when it stopped with a replay.
+    pub(crate) fn replay(&self) -> Result<(), Failure> {
+        let log = MemoryLog::with_records(Clock::system(), self.disk.records());
+        let verified = verify(&log, |_| ())?;
+        let state = State::default();
+        replay_onto(&state, &log, verified.last, |_| Ok::<_, OpenError>(()))?;
+        let replayed = ShutdownDigest::of(&state);
+        match ShutdownDigest::read(&self.config.server.data_dir)? {
+            Some(known) if known == replayed => Ok(()),
+            known => Err(format!("{known:?} in memory, {replayed:?} in a replay").into()),
+        }
     }
 
     /// Asks the process to stop, as a service manager does.

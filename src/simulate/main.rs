@@ -58,6 +58,10 @@ struct Arguments {
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
 
+    /// Compare what each server knew when it stopped with a replay of its log
+    #[arg(long)]
+    replays: bool,
+
     /// Leave out these faults, by their numbers
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
     without: Vec<usize>,
@@ -142,11 +146,14 @@ fn minimised(mut plan: Plan, faults: usize) -> Plan {
 
 /// The arguments that give this plan.
 fn arguments_of(plan: &Plan) -> String {
-    let Plan { seed, homeservers, users, actions, has_faults, without, planted } = plan;
+    let Plan { seed, homeservers, users, actions, has_faults, replays, without, planted } = plan;
     let mut text =
         format!("--seed {seed} --homeservers {homeservers} --users {users} --actions {actions}");
     if !has_faults {
         text.push_str(" --calm");
+    }
+    if *replays {
+        text.push_str(" --replays");
     }
     if !without.is_empty() {
         let numbers: Vec<_> = without.iter().map(usize::to_string).collect();
@@ -189,6 +196,7 @@ fn main() -> ExitCode {
             users: arguments.users,
             actions: arguments.actions,
             has_faults: !arguments.calm,
+            replays: arguments.replays,
             without: arguments.without.iter().copied().collect(),
             planted,
         };

@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     /// Of each user.
     pub(crate) actions: usize,
     pub(crate) has_faults: bool,
+    /// Whether what a server knew when it stopped is compared with a replay of its log.
+    pub(crate) replays: bool,
     /// The faults that are left out, by number.
     pub(crate) without: BTreeSet<usize>,
     /// Faults of the program itself.
@@ -188,8 +190,31 @@ impl World<'_> {
         while self.sim.elapsed() < asked && self.goes_on() {
             self.step()?;
         }
+        if self.plan.replays {
+            self.stop_all()?;
+        }
         let users = self.plan.users;
         self.crowd.ledger.check(&self.crowd.story, everybody, |user| user / users);
+        Ok(())
+    }
+
+    /// Stops all homeservers, and compares what each knew with what its log says.
+    fn stop_all(&mut self) -> Result<(), Failure> {
+        self.homeservers.iter().for_each(Homeserver::stop);
+        let patience = self.sim.elapsed() + Duration::from_secs(60);
+        let hosts: Vec<_> = self.homeservers.iter().map(|of| of.host.clone()).collect();
+        while hosts.iter().any(|host| self.sim.is_host_running(&**host)) && self.goes_on() {
+            if self.sim.elapsed() > patience {
+                self.crowd.story.broken("a server stops when it is asked to", &hosts.join(", "));
+            }
+            self.step()?;
+        }
+        for homeserver in self.homeservers.iter().filter(|_| self.goes_on()) {
+            if let Err(how) = homeserver.replay() {
+                let how = format!("{}: {how}", homeserver.host);
+                self.crowd.story.broken("a server knows what a replay of its log makes", &how);
+            }
+        }
         Ok(())
     }
 
