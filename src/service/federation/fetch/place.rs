@@ -1,7 +1,7 @@
 //! Gives an event whose past cannot be fetched its place in the room, by the state before it, for
 //! which its origin is asked.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{EventId, RoomId, ServerName};
 
@@ -66,7 +66,7 @@ impl PduReceiver<'_> {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),
             from: origin.to_owned(),
-            state: state.into_iter().collect(),
+            state: state.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
         };
         let placed = self.engine.propose(Origin::server(), place).await?;
         self.charged(origin, placed);

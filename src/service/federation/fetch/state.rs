@@ -74,33 +74,30 @@ impl PduReceiver<'_> {
         origin: &ServerName,
         room: &Arc<Room>,
         event_id: &EventId,
-        ids: StateIds,
+        state: StateIds,
         budget: &mut Allowance,
-    ) -> Result<BTreeSet<OwnedEventId>, PduError> {
-        let StateIds { pdu_ids, auth_chain_ids } = ids;
-        let state: BTreeSet<_> = pdu_ids.into_iter().collect();
+    ) -> Result<Vec<OwnedEventId>, PduError> {
         let mut unknown = BTreeSet::new();
-        for event_id in state.iter().chain(&auth_chain_ids) {
+        for event_id in state.pdu_ids.iter().chain(&state.auth_chain_ids) {
             if !self.knows(room, event_id)? {
-                unknown.insert(event_id.clone());
+                unknown.insert(event_id);
                 if unknown.len() >= limits::EVENTS_ONE_BY_ONE {
                     break;
                 }
             }
         }
-        // What waits for further answers is on nobody's account: it is no more than known events.
-        drop(auth_chain_ids);
         if unknown.is_empty() {
-            return Ok(state);
+            return Ok(state.pdu_ids);
         }
         if unknown.len() < limits::EVENTS_ONE_BY_ONE
-            && let Some(each) = self.fetch_each(origin, &unknown, budget).await?
+            && let Some(each) = self.fetch_each(origin, unknown, budget).await?
         {
             let events = self.verify_all(room, &each).await?;
             self.charge_events(origin, &events);
             self.record_outliers(origin, room, events, true).await?;
-            return Ok(state);
+            return Ok(state.pdu_ids);
         }
+        // They are on nobody's account, and the whole state may have to wait for its turn.
         drop(state);
         self.fetch_whole_state(origin, room, event_id, budget).await
     }
@@ -113,7 +110,7 @@ impl PduReceiver<'_> {
         room: &Arc<Room>,
         event_id: &EventId,
         budget: &mut Allowance,
-    ) -> Result<BTreeSet<OwnedEventId>, PduError> {
+    ) -> Result<Vec<OwnedEventId>, PduError> {
         let answer = self.state(origin, room, event_id, budget).await?;
         let whole: StateResponse<'_> =
             answer.parts().map_err(|error| not_fetched(origin, &error))?;
@@ -125,16 +122,12 @@ impl PduReceiver<'_> {
         // Those whose authorities come later in the answer.
         let mut waiting = Vec::new();
         self.take_in(origin, room, &whole.auth_chain, &mut waiting, charge).await?;
-        let mut state = BTreeSet::new();
+        let mut state = Vec::with_capacity(whole.pdus.len());
         let found = |checked: &CheckedEvent| {
             charge(checked);
             match checked {
-                CheckedEvent::Known(event_id) => {
-                    state.insert(event_id.clone());
-                }
-                CheckedEvent::Valid(event) => {
-                    state.insert(event.event_id.clone());
-                }
+                CheckedEvent::Known(event_id) => state.push(event_id.clone()),
+                CheckedEvent::Valid(event) => state.push(event.event_id.clone()),
                 CheckedEvent::Unverified(..) => {}
             }
         };
@@ -149,7 +142,7 @@ impl PduReceiver<'_> {
     async fn fetch_each(
         &self,
         origin: &ServerName,
-        ids: &BTreeSet<OwnedEventId>,
+        ids: BTreeSet<&OwnedEventId>,
         budget: &mut Allowance,
     ) -> Result<Option<Vec<Box<RawValue>>>, PduError> {
         let mut events = Vec::new();
