@@ -144,7 +144,7 @@ impl PduReceiver<'_> {
     ) -> Result<Vec<CheckedEvent>, PduError> {
         let keys = self.keys_of(events, &room.rules).await?;
         let mut valid = Vec::with_capacity(events.len());
-        for part in verified_at_once(events) {
+        for part in events.chunks(limits::VERIFIED_AT_ONCE) {
             valid.extend(self.check_part(room, part, &keys, lacking).await?);
         }
         Ok(valid)
@@ -237,7 +237,7 @@ impl PduReceiver<'_> {
         mut found: impl FnMut(&CheckedEvent),
     ) -> Result<(), PduError> {
         let keys = self.keys_of(events, &room.rules).await?;
-        for part in verified_at_once(events) {
+        for part in events.chunks(limits::VERIFIED_AT_ONCE) {
             let mut valid = Vec::with_capacity(part.len());
             for checked in self.check_part(room, part, &keys, Lacking::Record).await? {
                 found(&checked);
@@ -361,24 +361,6 @@ impl PduReceiver<'_> {
         }
         Ok(judged)
     }
-}
-
-/// Splits events into those that are verified at a time. While they are, there is a copy of each.
-fn verified_at_once<R: Borrow<RawValue>>(events: &[R]) -> impl Iterator<Item = &[R]> {
-    let (most, (of_commit, bytes_of_commit)) = (limits::VERIFIED_AT_ONCE, limits::OUTLIERS_AT_ONCE);
-    let most_bytes = most / of_commit * bytes_of_commit;
-    let mut rest = events;
-    std::iter::from_fn(move || {
-        let mut bytes = 0;
-        let fits = |event: &&R| {
-            bytes += (*event).borrow().get().len();
-            bytes <= most_bytes
-        };
-        let count = rest.iter().take(most).take_while(fits).count().max(1);
-        let (part, after) = rest.split_at_checked(count)?;
-        rest = after;
-        Some(part)
-    })
 }
 
 /// The signing keys of events' required signatures, by homeserver.
@@ -589,21 +571,6 @@ mod tests {
         };
         let sizes: Vec<_> = parts((0..3).map(large).collect()).iter().map(Vec::len).collect();
         assert_eq!(sizes, [1, 1, 1]);
-    }
-
-    #[test]
-    fn few_events_are_verified_at_once_if_they_are_large() {
-        let sizes = |events: Vec<Box<RawValue>>| -> Vec<_> {
-            verified_at_once(&events).map(<[_]>::len).collect()
-        };
-        let of_size = |size: usize| raw(&json!("x".repeat(size)));
-        assert_eq!(sizes(Vec::new()), [0; 0]);
-        assert_eq!(
-            sizes((0..=limits::VERIFIED_AT_ONCE).map(|_| of_size(1)).collect()),
-            [limits::VERIFIED_AT_ONCE, 1]
-        );
-        assert_eq!(sizes((0..70).map(|_| of_size(60_000)).collect()), [34, 34, 2]);
-        assert_eq!(sizes((0..2).map(|_| of_size(3 << 20)).collect()), [1, 1], "one always fits");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::elsewhere::{Stage, stage};
 use super::hostile::{Hostile, now};
-use super::peer::{Peer, Script};
+use super::peer::Peer;
 use super::{Federated, authority};
 use crate::harness::stand_in::{Reply, Stops, reply, reply_json};
 use crate::harness::{Asked, TestServer, encode, until};
@@ -246,58 +246,6 @@ async fn answers_that_stop_are_dropped_and_take_little_memory() {
     assert!(grown < 128, "{} MiB of answers took {grown} MiB", 20 * ROOMS);
     assert!(took < Duration::from_secs(25), "{took:?}");
     assert!(slowest < Duration::from_secs(3), "{slowest:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_large_state_before_an_event_takes_little_memory_besides_the_answer() {
-    crate::harness::nodes::one_server!("it measures the memory of one process");
-    const EVENTS: usize = 800;
-    let Some(authority) = authority("a large state") else { return };
-    let unlimited = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
-    let cabin = Federated::start_with(&authority, &unlimited).await;
-    let script = Script::default();
-    let peer = script.start(&authority).await;
-    let ann = cabin.server.register("ann").await;
-    let room_id = ann
-        .create_room(json!({
-            "preset": "public_chat", "room_version": "10",
-            "power_level_content_override": { "state_default": 0 },
-        }))
-        .await;
-    let mut hostile = Hostile::new(&peer, &cabin, &room_id);
-    hostile.join().await;
-    let path = format!("/rooms/{}/state", encode(&room_id));
-    let known = ann.request("GET", &path, None).await.ok();
-    let known = known.as_array().expect("a list").iter().map(|event| event["event_id"].clone());
-    let mut ids: Vec<_> = known.collect();
-    let mut template = hostile.message("").await;
-    template["prev_events"] = json!([format!("${}", "x".repeat(43))]);
-    let mut made = Vec::new();
-    for number in 0..EVENTS {
-        let mut event = template.clone();
-        event["type"] = json!("org.example.large");
-        event["state_key"] = json!(number.to_string());
-        event["content"] = json!({ "x": "x".repeat(60_000) });
-        let (event_id, event) = hostile.signed(event);
-        ids.push(json!(event_id));
-        made.push(event);
-    }
-    let (before_it, first) = hostile.signed(template.clone());
-    script.set([
-        ("get_missing_events", json!({ "events": [] })),
-        ("event", json!({ "pdus": [first] })),
-        ("state_ids", json!({ "pdu_ids": ids, "auth_chain_ids": [] })),
-        ("state", json!({ "pdus": made, "auth_chain": [] })),
-    ]);
-    template["prev_events"] = json!([before_it]);
-    template["depth"] = json!(1000);
-    let (event_id, event) = hostile.signed(template);
-    let before = cabin.server.peak_memory();
-    assert_eq!(hostile.send(&[event]).await, json!({ &*event_id: {} }));
-    let grown = cabin.server.peak_memory().saturating_sub(before) / MIB;
-    println!("a state of {} MiB took {grown} MiB", EVENTS * 60_000 >> 20);
-    // The answer, the caches and the log's buffers.
-    assert!(grown < 128, "{grown} MiB");
 }
 
 #[tokio::test(flavor = "multi_thread")]
