@@ -71,8 +71,8 @@ pub trait Source: Send {
     /// The newest position in [`Section::Events`], to tell how far behind a reader is.
     fn head(&mut self) -> Result<i64, SourceError>;
 
-    /// What a user has not read in each joined room, if the source counts that for them. Rooms where
-    /// nothing is unread are missing.
+    /// What a user has not read in each joined room, if the source counts that for them. Rooms
+    /// where nothing is unread are missing.
     fn unread(
         &mut self,
         _user_id: &str,
