@@ -34,7 +34,7 @@ pub fn validity(certificate: &CertificateDer<'_>) -> Option<Validity> {
     Some(Validity { from_s: seconds(from)?, until_s: seconds(until)? })
 }
 
-/// The last common name of whom a certificate is for; `None` if it has none.
+/// The last common name in the subject of a certificate; `None` if there is none.
 pub fn common_name<'a>(certificate: &'a CertificateDer<'_>) -> Option<&'a str> {
     const SET: u8 = 0x31;
     const COMMON_NAME: &[u8] = &[0x55, 4, 3];
