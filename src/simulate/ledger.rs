@@ -26,6 +26,8 @@ pub(crate) struct Sent {
     pub(crate) body: String,
     /// The users who were in the room when it was sent.
     audience: BTreeSet<usize>,
+    /// When it was acknowledged.
+    at: Duration,
 }
 
 /// What one user saw of one room.
@@ -47,8 +49,6 @@ struct Inner {
     rooms: Vec<String>,
     members: BTreeMap<String, BTreeSet<usize>>,
     sent: Vec<Sent>,
-    /// When each was acknowledged.
-    sent_at: BTreeMap<String, Duration>,
     seen: BTreeMap<(usize, String), Seen>,
     /// To-device messages that were acknowledged: their text and the user they are for.
     told: Vec<(String, usize)>,
@@ -82,8 +82,7 @@ impl Ledger {
     pub(crate) fn sent(&self, room: &str, event_id: &str, body: String, audience: BTreeSet<usize>) {
         let (room, event_id) = (room.to_owned(), event_id.to_owned());
         let mut inner = self.0.borrow_mut();
-        inner.sent_at.insert(event_id.clone(), now());
-        inner.sent.push(Sent { room, event_id, body, audience });
+        inner.sent.push(Sent { room, event_id, body, audience, at: now() });
     }
 
     /// A user has got an event by `/sync`.
@@ -114,13 +113,12 @@ impl Ledger {
     /// A user has got an event by `/sync`, and nothing kept it from them.
     pub(crate) fn saw_in_time(&self, story: &Story, user: usize, event_id: &str) {
         let inner = self.0.borrow();
-        let Some(sent) = inner.sent_at.get(event_id) else { return };
-        let Some(Sent { audience, .. }) =
+        let Some(Sent { audience, at, .. }) =
             inner.sent.iter().rev().find(|sent| sent.event_id == event_id)
         else {
             return;
         };
-        let waited = now().saturating_sub(*sent);
+        let waited = now().saturating_sub(*at);
         if waited > PROMPT && audience.contains(&user) {
             let how = format!("user {user} waited {} ms for {event_id}", waited.as_millis());
             story.broken("news arrive promptly", &how);
@@ -182,7 +180,7 @@ impl Ledger {
     /// What was acknowledged and somebody has not got, if there is something.
     pub(crate) fn missing(&self) -> Option<String> {
         let inner = self.0.borrow();
-        for Sent { room, event_id, body, audience } in &inner.sent {
+        for Sent { room, event_id, body, audience, .. } in &inner.sent {
             for user in audience {
                 let seen = inner.seen.get(&(*user, room.clone()));
                 if !seen.is_some_and(|seen| seen.known.contains(event_id)) {

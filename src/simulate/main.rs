@@ -106,7 +106,7 @@ fn run(plan: &Plan, tells: bool, dump: Option<PathBuf>) -> Report {
     // whichever came before it.
     let world = std::thread::spawn(move || {
         let story = if tells { Story::default().told() } else { Story::default() };
-        let ended = world::run(&plan, &story, dump.as_deref()).map_err(|error| error.to_string());
+        let ended = world::run(plan, &story, dump.as_deref()).map_err(|error| error.to_string());
         let broken = story.is_broken().or_else(|| ended.as_ref().err().cloned());
         Report { broken, last: story.last(LAST), trace: story.hash(), outcome: ended.ok() }
     });

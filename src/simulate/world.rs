@@ -62,8 +62,7 @@ pub(crate) struct Outcome {
 }
 
 /// Runs the world of a plan to its end, or to the first claim that does not hold.
-pub(crate) fn run(plan: &Plan, story: &Story, dump: Option<&Path>) -> Result<Outcome, Failure> {
-    let plan = plan.clone();
+pub(crate) fn run(plan: Plan, story: &Story, dump: Option<&Path>) -> Result<Outcome, Failure> {
     os::seed(plan.seed);
     planted::plant(plan.planted);
     os::set_elapsed(Duration::ZERO);
