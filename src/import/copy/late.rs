@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::{index::Status, progress::WaitingChange, states::parts, writer::Writer};
+use super::{index::Status, progress::WaitingChange, writer::Writer};
 use crate::{
     ImportError,
     facts::{Key, Origin},
 };
 use logcabin_base::limits;
-use logcabin_record::{Offset, Stream, command::RoomState};
+use logcabin_record::{Offset, Stream, command::RoomState, division::parts};
 
 /// Where a change was found.
 fn origin(change: &WaitingChange) -> Origin {

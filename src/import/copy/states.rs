@@ -25,8 +25,6 @@ use logcabin_record::{
 };
 use logcabin_state::RETENTION;
 
-pub(super) use logcabin_record::division::parts;
-
 /// A whole state: the event of each key.
 pub(super) type FullState = BTreeMap<(String, String), Offset>;
 
