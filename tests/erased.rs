@@ -22,6 +22,7 @@ use logcabin::{
         delayed::{GiveUp, Schedule},
         device::{Dehydrate, NoteSeen},
         directory::{RemoveAlias, SetAlias},
+        federation::{DeviceListUpdate, NoteDevices},
         key_backup::{PutKeys, SetBackup},
         keys::{SetCrossSigning, SignKeys, UploadKeys},
         media::{AddMedia, QuarantineMedia},
@@ -48,8 +49,8 @@ use logcabin::{
     record::{
         Holds, Offset, Origin, Payload, Record, Remains,
         command::{
-            AccountKind, BackedUpKey, DelayedOutcome, FileHash, PresenceState, Requirements,
-            Sighting, TokenHash, Tokens, Transaction,
+            AccountKind, BackedUpKey, DelayedOutcome, DeviceList, FileHash, PresenceState,
+            Requirements, Sighting, TokenHash, Tokens, Transaction,
         },
         pusher::{PusherEnd, PusherIds, PusherKind, PusherSet},
         remains,
@@ -270,6 +271,13 @@ impl World {
             device_keys: Some(key("device-key")),
             one_time_keys: keys("once"),
             fallback_keys: keys("fallback"),
+        })
+        .await;
+        // The name of a device with keys: others are told of the change.
+        self.propose(RenameDevice {
+            user_id: user(),
+            device_id: "PHONE".into(),
+            display_name: Some(name("newest-device")),
         })
         .await;
         self.propose(Dehydrate {
@@ -589,6 +597,30 @@ async fn a_requested_address_leaves_the_log_once_its_validation_is_over() {
     world.sweep().await;
     assert_eq!(world.with(HERS), Vec::<String>::new());
     world.assert_sound();
+}
+
+/// Otherwise a client that was away meanwhile would encrypt for devices that are gone.
+#[tokio::test]
+async fn a_change_of_devices_elsewhere_outlives_the_record_that_told_of_it() {
+    let mut world = World::new().await;
+    let pia: OwnedUserId = "@pia:peer.test".try_into().unwrap();
+    let since = world.engine.head().offset();
+    let mut told = Offset::ZERO;
+    for (changed, list) in [(true, None), (false, Some(DeviceList::default()))] {
+        let as_of = world.engine.head().offset();
+        let said = DeviceListUpdate { user_id: pia.clone(), changed, list, as_of };
+        let noted = NoteDevices { server: pia.server_name().to_owned(), users: vec![said] };
+        assert!(world.propose(noted).await);
+        if changed {
+            told = world.engine.head().offset();
+        }
+    }
+    world.sweep().await;
+    assert_eq!(world.log.get(told).unwrap().unwrap().payload, Payload::Erased);
+    world.assert_sound();
+    let (replayed, _) = engine::replay(&*world.log, |_, _| {}).unwrap();
+    let changed = |since| replayed.device_lists.changed_between(since, told.next());
+    assert_eq!((changed(since), changed(told)), ([pia].into(), BTreeSet::new()));
 }
 
 #[tokio::test]

@@ -190,11 +190,13 @@ fn the_content_of_snapshots_does_not_change_unnoticed() {
     // The first log has nothing for these sections.
     let (state, with_oauth) = (state_of("0.1.0"), state_of("0.1.0-oauth"));
     let with_peers = state_of("0.1.0-federation");
+    let with_devices = state_of("0.1.0-set-aside");
     let found = SECTIONS.iter().map(|section| {
         let mut bytes = Vec::new();
         let state = match section.name {
             "oauth" => &with_oauth,
             "peers" => &with_peers,
+            "device lists of others" => &with_devices,
             _ => &state,
         };
         section.write(state, &mut bytes).unwrap();

@@ -22,7 +22,12 @@ struct Inner {
     servers: BTreeMap<OwnedServerName, ServerDevices>,
     /// The users by the last record about each.
     by_last: BTreeMap<Offset, OwnedUserId>,
+    /// The users by the last change of each.
+    changes: Changes,
 }
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Changes(BTreeMap<Offset, BTreeSet<OwnedUserId>>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct ServerDevices {
@@ -42,6 +47,8 @@ pub struct KnownDevices {
     pub is_outdated: bool,
     /// The last record about it.
     pub last: Offset,
+    /// The last change that users who share a room with them are told of; 0 if there was none.
+    pub changed: Offset,
 }
 
 impl DeviceLists {
@@ -62,9 +69,18 @@ impl DeviceLists {
         of.into_iter().flat_map(|of| &of.outdated).take(limit).cloned().collect()
     }
 
+    /// The users whose devices changed after `since`, and not again after `to`.
+    pub fn changed_between(&self, since: Offset, to: Offset) -> BTreeSet<OwnedUserId> {
+        if since >= to {
+            return BTreeSet::new();
+        }
+        let inner = self.inner.read();
+        inner.changes.0.range(since.next()..=to).flat_map(|(_, users)| users).cloned().collect()
+    }
+
     /// Returns the superseded records.
     pub(super) fn note(&self, offset: Offset, body: PeerDevices) -> Vec<Offset> {
-        let PeerDevices { user_id, list: new, changed: _ } = body;
+        let PeerDevices { user_id, list: new, changed, changed_at } = body;
         let inner = &mut *self.inner.write();
         let of = inner.servers.entry(user_id.server_name().to_owned()).or_default();
         let list = of.users.entry(user_id.clone()).or_default();
@@ -74,6 +90,11 @@ impl DeviceLists {
         let is_marker = list.last != Offset::ZERO && list.record != Some(list.last);
         superseded.extend(Some(list.last).filter(|_| is_marker));
         list.last = offset;
+        // The record comes from a log, and may be malformed.
+        let changed_at = changed_at.unwrap_or_default().min(offset);
+        inner.changes.forget(list.changed, &user_id);
+        list.changed = if changed { offset } else { changed_at };
+        inner.changes.note(list.changed, &user_id);
         list.is_outdated = new.is_none();
         if let Some(new) = new {
             superseded.extend(list.record.replace(offset));
@@ -103,15 +124,18 @@ impl DeviceLists {
         }
     }
 
-    /// The same for all users. Returns them.
-    pub(super) fn suspect_all(&self) -> Vec<OwnedUserId> {
-        let mut all = Vec::new();
-        for of in self.inner.write().servers.values_mut() {
-            of.users.values_mut().for_each(|list| list.is_outdated = true);
+    /// The same for all users, which counts as a change of each.
+    pub(super) fn suspect_all(&self, offset: Offset) {
+        let Inner { servers, by_last: _, changes } = &mut *self.inner.write();
+        changes.0.clear();
+        for of in servers.values_mut() {
+            for (user_id, list) in &mut of.users {
+                list.is_outdated = true;
+                list.changed = offset;
+                changes.note(offset, user_id);
+            }
             of.outdated = of.users.keys().cloned().collect();
-            all.extend(of.users.keys().cloned());
         }
-        all
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
@@ -131,7 +155,74 @@ impl Inner {
         if of.users.is_empty() {
             self.servers.remove(user_id.server_name());
         }
-        list?.record
+        let list = list?;
+        self.changes.forget(list.changed, user_id);
+        list.record
+    }
+}
+
+impl Changes {
+    fn note(&mut self, at: Offset, user_id: &UserId) {
+        if at != Offset::ZERO {
+            self.0.entry(at).or_default().insert(user_id.to_owned());
+        }
+    }
+
+    fn forget(&mut self, at: Offset, user_id: &UserId) {
+        if let Some(users) = self.0.get_mut(&at) {
+            users.remove(user_id);
+            if users.is_empty() {
+                self.0.remove(&at);
+            }
+        }
+    }
+}
+
+/// The formats of earlier versions in snapshots.
+pub(super) mod former {
+    use super::*;
+
+    /// Version 1, without changes: they were among those of this server's users.
+    #[derive(Deserialize)]
+    pub(crate) struct V1 {
+        servers: BTreeMap<OwnedServerName, ServerDevicesOfV1>,
+        by_last: BTreeMap<Offset, OwnedUserId>,
+    }
+
+    #[derive(Deserialize)]
+    struct ServerDevicesOfV1 {
+        users: BTreeMap<OwnedUserId, KnownDevicesOfV1>,
+        outdated: BTreeSet<OwnedUserId>,
+    }
+
+    #[derive(Deserialize)]
+    struct KnownDevicesOfV1 {
+        record: Option<Offset>,
+        stream_id: Option<u64>,
+        is_outdated: bool,
+        last: Offset,
+    }
+
+    impl From<V1> for DeviceLists {
+        fn from(V1 { servers, by_last }: V1) -> Self {
+            let servers = servers.into_iter().map(|(name, of)| (name, of.into())).collect();
+            let inner = Inner { servers, by_last, changes: Changes::default() };
+            Self { inner: RwLock::new(inner) }
+        }
+    }
+
+    impl From<ServerDevicesOfV1> for ServerDevices {
+        fn from(ServerDevicesOfV1 { users, outdated }: ServerDevicesOfV1) -> Self {
+            let users = users.into_iter().map(|(user_id, known)| (user_id, known.into()));
+            Self { users: users.collect(), outdated }
+        }
+    }
+
+    impl From<KnownDevicesOfV1> for KnownDevices {
+        fn from(known: KnownDevicesOfV1) -> Self {
+            let KnownDevicesOfV1 { record, stream_id, is_outdated, last } = known;
+            Self { record, stream_id, is_outdated, last, changed: Offset::ZERO }
+        }
     }
 }
 
@@ -149,7 +240,8 @@ mod tests {
         stream_id: Option<u64>,
     ) -> Vec<u64> {
         let list = stream_id.map(|id| DeviceList { stream_id: Some(id), ..DeviceList::default() });
-        let body = PeerDevices { user_id: user_id.to_owned(), changed: true, list };
+        let (user_id, changed_at) = (user_id.to_owned(), None);
+        let body = PeerDevices { user_id, changed: true, changed_at, list };
         lists.note(Offset::new(offset), body).into_iter().map(Offset::get).collect()
     }
 
@@ -173,6 +265,29 @@ mod tests {
     }
 
     #[test]
+    fn a_user_counts_as_changed_from_the_last_change_on_and_not_from_later_lists() {
+        let lists = DeviceLists::default();
+        let (pia, lou) = (user_id!("@pia:peer.test"), user_id!("@lou:peer.test"));
+        let changed = |since, to| lists.changed_between(Offset::new(since), Offset::new(to));
+        note(&lists, 1, pia, None);
+        let list = Some(DeviceList::default());
+        let changed_at = Some(Offset::new(1));
+        let body = PeerDevices { user_id: pia.to_owned(), changed: false, changed_at, list };
+        lists.note(Offset::new(2), body.clone());
+        assert_eq!((changed(0, 2), changed(1, 2)), ([pia.to_owned()].into(), BTreeSet::new()));
+        note(&lists, 3, lou, Some(1));
+        assert_eq!(changed(0, 9), [pia.to_owned(), lou.to_owned()].into());
+        lists.suspect_all(Offset::new(4));
+        assert_eq!((changed(0, 3).len(), changed(3, 4).len()), (0, 2));
+        // A list of an earlier version says nothing of it.
+        lists.note(Offset::new(5), PeerDevices { changed_at: None, ..body.clone() });
+        assert_eq!(changed(0, 9), [lou.to_owned()].into());
+        // No record tells of what comes after it.
+        lists.note(Offset::new(6), PeerDevices { changed_at: Some(Offset::MAX), ..body });
+        assert_eq!(changed(5, 6), [pia.to_owned()].into());
+    }
+
+    #[test]
     fn the_lists_that_were_not_heard_of_longest_are_forgotten() {
         let lists = DeviceLists::default();
         let first = user_id!("@first:peer.test");
@@ -185,5 +300,6 @@ mod tests {
             assert_eq!(gone, if is_last { vec![2, 1] } else { Vec::new() });
         }
         assert_eq!(lists.get(first), None);
+        assert!(!lists.changed_between(Offset::ZERO, Offset::MAX).contains(first));
     }
 }

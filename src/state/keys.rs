@@ -90,7 +90,7 @@ pub fn algorithm(key_id: &str) -> &str {
     key_id.split_once(':').map_or(key_id, |(algorithm, _)| algorithm)
 }
 
-/// The keys of all users.
+/// The keys of all users of this server.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Keys {
     #[serde(with = "serializers::by_key")]
@@ -172,11 +172,6 @@ impl Keys {
         let from = changes.partition_point(|change| change.offset <= since);
         let seen = changes[from..].iter().filter(|change| change.signed_by.is_none());
         seen.map(|change| (change.of.clone(), change.offset)).collect()
-    }
-
-    /// The devices of a user of another homeserver changed.
-    pub(super) fn note_outside(&self, offset: Offset, user_id: &UserId) {
-        self.note(offset, user_id.to_owned(), None);
     }
 
     fn tell(&self, offset: Offset, user_id: &UserId) {
@@ -336,6 +331,17 @@ impl Keys {
         }
         self.note(offset, user_id.to_owned(), None);
         true
+    }
+
+    /// Forgets the changes that erased records told of, since a replay cannot find them. Their users
+    /// were deactivated, which is a later change of each.
+    pub(super) fn forget_changes(&self, runs: impl Iterator<Item = (Offset, Offset)>) {
+        let mut changes = self.changes.write();
+        for (first, last) in runs {
+            let from = changes.partition_point(|change| change.offset < first);
+            let to = changes.partition_point(|change| change.offset <= last);
+            changes.drain(from..to.max(from));
+        }
     }
 
     /// Removes all signatures by an erased user.

@@ -188,7 +188,8 @@ sections! {
     memberships, "memberships", 1;
     undone, "undone memberships", 1;
     usage, "usage", 2, may begin empty;
-    keys, "keys", 3, reads 1 as super::keys::former::V2, reads 2 as super::keys::former::V2;
+    keys, "keys", 4, reads 1 as super::keys::former::V2, reads 2 as super::keys::former::V2,
+        reads 3 as super::keys::Keys;
     key_backups, "key backups", 2, reads 1 as super::key_backups::former::V1;
     to_device, "messages to devices", 3, reads 1 as super::to_device::former::V1,
         reads 2 as super::to_device::former::V2;
@@ -203,7 +204,8 @@ sections! {
     federation_keys, "peers", 1, may begin empty;
     destinations, "destinations", 2, may begin empty,
         reads 1 as super::destinations::former::V1;
-    device_lists, "device lists of others", 1, may begin empty;
+    device_lists, "device lists of others", 2, may begin empty,
+        reads 1 as super::device_lists::former::V1;
     media, "media", 1;
     remote_media, "media of others", 1, may begin empty;
     pushers, "pushers", 1;

@@ -52,7 +52,13 @@ impl Proposal for NoteDevices {
             if list.is_none() && !changed {
                 continue;
             }
-            let body = PeerDevices { user_id: user_id.clone(), changed: *changed, list };
+            let before = known.filter(|_| !changed).map(|known| known.changed);
+            let body = PeerDevices {
+                user_id: user_id.clone(),
+                changed: *changed,
+                changed_at: before.filter(|before| *before != Offset::ZERO),
+                list,
+            };
             commit.append(self.stream(), body);
         }
         Ok(all)

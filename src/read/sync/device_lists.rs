@@ -28,6 +28,7 @@ impl DeviceLists {
     pub fn between(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> Self {
         let (me, at) = (view.user_id(), view.at());
         let mut changed = view.state.keys.changed_between(me, since, at);
+        changed.extend(view.state.device_lists.changed_between(since, at));
         let shares_room = |other: &UserId| view.state.memberships.share_a_room(me, other, at);
         changed.retain(|user_id| user_id == me || shares_room(user_id));
         let mut lists = Self { changed, left: BTreeSet::new() };

@@ -88,6 +88,10 @@ pub struct PeerDevices {
     /// Whether the homeserver has said that the user's devices or keys changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed: bool,
+    /// For a record that says no such thing: the last one that did. What is superseded is erased,
+    /// and that there was a change must outlive it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<Offset>,
     /// The user's devices. Without them, those that are known are out of date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<DeviceList>,

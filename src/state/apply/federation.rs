@@ -41,13 +41,9 @@ impl Apply for PeerReached {
 
 impl Apply for PeerDevices {
     fn apply(self, state: &State, at: At) -> Applied {
-        let (user_id, changed) = (self.user_id.clone(), self.changed);
+        let effects = if self.changed { state.device_list(&self.user_id) } else { Vec::new() };
         state.erasures.supersede(state.device_lists.note(at.offset, self));
-        if !changed {
-            return Ok(Vec::new());
-        }
-        state.keys.note_outside(at.offset, &user_id);
-        Ok(state.device_list(&user_id))
+        Ok(effects)
     }
 }
 

@@ -25,9 +25,7 @@ impl Apply for KeysClaim {
 impl Apply for KeysDrop {
     fn apply(self, state: &State, at: At) -> Applied {
         // What others recorded of their devices meanwhile was undone, too.
-        for user_id in state.device_lists.suspect_all() {
-            state.keys.note_outside(at.offset, &user_id);
-        }
+        state.device_lists.suspect_all(at.offset);
         Ok(state.keys.drop_all(at.offset).into_iter().map(Effect::WakeUser).collect())
     }
 }

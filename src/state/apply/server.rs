@@ -39,6 +39,7 @@ impl Apply for LogErase {
         };
         state.erasures.supersede(state.validations.forget(is_named));
         state.erasures.supersede(state.oauth.forget(at.time_ms, is_named));
+        state.keys.forget_changes(self.taken.iter().map(|taken| (taken.first, taken.last)));
         state.erasures.erase(at.offset, at.time_ms, &self);
         Ok(Vec::new())
     }

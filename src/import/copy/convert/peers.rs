@@ -177,7 +177,8 @@ pub(in crate::copy) fn peer_devices(
     };
     let stream = Stream::peer(user_id.server_name());
     let stale = known.list.as_ref().is_some_and(|list| list.stale);
-    let of = |list| PeerDevices { user_id: user_id.clone(), changed: false, list };
+    let of =
+        |list| PeerDevices { user_id: user_id.clone(), changed: false, changed_at: None, list };
     let mut made = Made::one(stream.clone(), of(Some(list)));
     if stale {
         made.add(stream, of(None));
@@ -189,7 +190,7 @@ pub(in crate::copy) fn peer_devices(
 pub(in crate::copy) fn out_of_date(user_id: &str) -> Result<Made, Left> {
     let user_id = user(user_id)?;
     let stream = Stream::peer(user_id.server_name());
-    Ok(Made::one(stream, PeerDevices { user_id, changed: false, list: None }))
+    Ok(Made::one(stream, PeerDevices { user_id, changed: false, changed_at: None, list: None }))
 }
 
 /// How far another server was told, and how it is.
