@@ -461,6 +461,24 @@ mod tests {
         assert_eq!(turns.load(), (0, 0));
     }
 
+    #[test]
+    fn an_asker_over_a_quarter_of_a_processor_gives_up_for_one_below_it() {
+        let turns = FairQueue::new(1);
+        let quarter = u64::try_from(limits::TURNS_WINDOW.as_millis() / 4).unwrap();
+        let slice = u64::try_from(limits::TURNS_SLICE.as_millis()).unwrap();
+        charge(&turns, "over", "!a", quarter + 2 * slice);
+        charge(&turns, "below", "!b", quarter - 2 * slice);
+        charge(&turns, "quiet", "!c", quarter - 8 * slice);
+        let rank = |asker: &str| {
+            let work = Work { asker: asker.into(), subject: "!new".into() };
+            turns.inner.lock().rank(&work, Instant::now())
+        };
+        assert!(rank("quiet") < rank("below") && rank("below") < rank("over"));
+        assert!(is_far_behind(rank("over"), rank("below")), "it has used little more");
+        assert!(!is_far_behind(rank("below"), rank("quiet")), "both are within their share");
+        assert!(!is_far_behind(rank("below"), rank("over")));
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn little_work_is_begun_and_the_last_is_given_up_for_the_first() {
         let turns = FairQueue::new(1);

@@ -347,3 +347,25 @@ fn room_is_made_for_what_is_announced_once_a_part_of_it_is_there() {
     assert_eq!((room_for(MIB, 0), room_for(whole + 1, whole)), (2 * MIB, 2 * whole + 2));
     assert_eq!(room_for(0, 0), 0);
 }
+
+/// Otherwise a homeserver would hold the memory of an answer for as long as it likes.
+#[test]
+fn what_arrives_too_slowly_is_late_however_long_it_goes_on() {
+    let pace = limits::ANSWER_PACE;
+    let late_after = |bytes_each_second: usize| {
+        let (mut deadline, mut read) = (ArrivalDeadline::begin(), 0);
+        for second in 0..1000 {
+            if deadline.deadline(read, pace) <= Instant::now() {
+                return Some(second);
+            }
+            // A second passes.
+            deadline.began -= Duration::from_secs(1);
+            read += bytes_each_second;
+        }
+        None
+    };
+    let enough = pace.0.div_ceil(usize::try_from(pace.1.as_secs()).unwrap());
+    assert_eq!(late_after(1), Some(pace.1.as_secs()));
+    assert_eq!(late_after(enough / 2), Some(pace.1.as_secs()));
+    assert_eq!(late_after(2 * enough), None);
+}
