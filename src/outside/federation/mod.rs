@@ -1,6 +1,7 @@
 //! Other homeservers: where they are ([`names`]), how to connect to them ([`connect`]), their
 //! signing keys ([`keys`]), and signed requests to them.
 
+mod answer;
 pub(crate) mod connect;
 mod files;
 mod keys;
@@ -22,7 +23,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{
-    HeaderValue, Method, Request, Response, StatusCode, Uri,
+    HeaderValue, Method, Request, Response, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT},
 };
 use http_body_util::{BodyExt as _, Full};
@@ -35,6 +36,7 @@ use ruma::{OwnedServerName, ServerName};
 use thiserror::Error;
 use tokio::time::{self, timeout, timeout_at};
 
+pub use answer::{AnswerBody, AnswerCharge, FederationResponse};
 pub use files::{NoFile, RemoteDownload};
 pub use keys::{EventKeys, KeyError, KeyRing, Priority};
 use names::Names;
@@ -131,8 +133,8 @@ impl FederationRequest {
         }
     }
 
-    /// The same if the answer may be as large as the state of a room. It is kept as it is, and its
-    /// events are parts of it: see [`FederationResponse::parts`].
+    /// The same if the answer may be as large as the state of a room. Its events are parts of it, or
+    /// take their memory from it: see [`FederationResponse::take_apart`].
     #[must_use]
     pub fn of_state(mut self, urgency: Urgency) -> Self {
         self.max_bytes = limits::FEDERATION_STATE_BYTES;
@@ -157,30 +159,6 @@ impl FederationRequest {
     pub(crate) const fn unsigned(mut self) -> Self {
         self.signed = false;
         self
-    }
-}
-
-/// The answer of another homeserver, whatever its status.
-#[derive(Clone, Debug)]
-pub struct FederationResponse {
-    pub status: StatusCode,
-    /// The whole body.
-    pub body: Bytes,
-}
-
-impl FederationResponse {
-    /// The body as JSON, if the request succeeded.
-    pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Unreachable> {
-        self.parts()
-    }
-
-    /// The same for JSON whose parts refer to the body, so that they are not copied.
-    pub fn parts<'a, T: serde::Deserialize<'a>>(&'a self) -> Result<T, Unreachable> {
-        if !self.status.is_success() {
-            return Err(Unreachable::Status(self.status.as_u16()));
-        }
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Unreachable::Unexpected(error.to_string()))
     }
 }
 
@@ -341,7 +319,7 @@ async fn whole(
     account: ChargedTo<'_>,
     max_bytes: usize,
     until: time::Instant,
-) -> Result<Bytes, Unreachable> {
+) -> Result<AnswerBody, Unreachable> {
     // If the length is known, a body that is too large is refused unread.
     let expected = incoming.size_hint();
     if expected.lower() > max_bytes as u64 {
@@ -379,10 +357,10 @@ async fn whole(
         body.extend_from_slice(&part);
     }
     if body.len() <= limits::SMALL_BODY_BYTES {
-        return Ok(body.into());
+        return Ok(AnswerBody::new(body, None));
     }
     held.arrived(false);
-    Ok(held.keep(body.into()))
+    Ok(AnswerBody::new(body, Some(held)))
 }
 
 /// Why a request failed: in [`Connector`], or in the exchange.

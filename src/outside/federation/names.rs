@@ -24,7 +24,7 @@ use tracing::debug;
 use url::Url;
 
 use super::{
-    ChargedTo, Unreachable,
+    AnswerBody, ChargedTo, Unreachable,
     connect::{Dialer, Target, unbracketed},
     whole,
 };
@@ -179,7 +179,7 @@ impl Names {
     }
 
     /// An ordinary HTTPS request that follows no redirects.
-    async fn get(&self, url: &Url) -> Result<(StatusCode, HeaderMap, Bytes), Unreachable> {
+    async fn get(&self, url: &Url) -> Result<(StatusCode, HeaderMap, AnswerBody), Unreachable> {
         let unexpected = |error: &dyn std::fmt::Display| Unreachable::Unexpected(error.to_string());
         if url.scheme() != "https" {
             return Err(Unreachable::Unexpected("a redirect leads out of https".to_owned()));

@@ -75,13 +75,13 @@ impl FederationResponse {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use http::StatusCode;
 
-    use super::*;
+    use super::{super::AnswerBody, *};
 
     fn refused(status: StatusCode, body: &str) -> Refused {
-        let answer = FederationResponse { status, body: Bytes::from(body.to_owned()) };
+        let body = AnswerBody::new(body.as_bytes().to_vec(), None);
+        let answer = FederationResponse { status, body };
         answer.refused().expect("a refusal")
     }
 

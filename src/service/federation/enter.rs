@@ -2,7 +2,7 @@
 //! (server-server API, "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting
 //! Invites)").
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedServerName, RoomId,
@@ -26,7 +26,9 @@ use logcabin_decide::{
     member_content,
 };
 use logcabin_engine as engine;
-use logcabin_outside::federation::{FederationRequest, FederationResponse, Refused, Unreachable};
+use logcabin_outside::federation::{
+    AnswerCharge, FederationRequest, FederationResponse, Refused, Unreachable,
+};
 use logcabin_record::{
     Origin, event_format::references, lax_object::LaxObject, room_version::ROOM_VERSIONS,
 };
@@ -210,11 +212,13 @@ impl PduReceiver<'_> {
             .map_err(|error| wrong(&error))?;
         self.begin(room_id, &signed.version, server, create).await?;
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
+        let places = [&joined.auth_chain, &joined.state].map(|events| answer.places(events));
+        let ([chain, events], charge) = answer.take_apart(places);
         // Those whose authorities come later in the answer.
         let mut waiting = Vec::new();
-        let chain = self.take_in(server, &room, &joined.auth_chain, &mut waiting, |_| {}).await;
+        let chain = self.take_in(server, &room, chain, &mut waiting, |_| {}).await;
         chain.map_err(|error| wrong(&error))?;
-        let mut state = Vec::with_capacity(joined.state.len());
+        let mut state = Vec::with_capacity(events.len());
         let mut unverified = BTreeMap::new();
         let found = |checked: &CheckedEvent| match checked {
             CheckedEvent::Known(event_id) => state.push(event_id.clone()),
@@ -223,11 +227,10 @@ impl PduReceiver<'_> {
                 unverified.insert(user_id.clone(), event_id.clone());
             }
         };
-        let taken = self.take_in(server, &room, &joined.state, &mut waiting, found).await;
+        let taken = self.take_in(server, &room, events, &mut waiting, found).await;
         taken.map_err(|error| wrong(&error))?;
-        drop(joined);
-        drop(answer);
         self.record_outliers(server, &room, waiting, true).await.map_err(|error| wrong(&error))?;
+        drop(charge);
         let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
         let enter = EnterRoom {
             room_id: room_id.to_owned(),
@@ -487,6 +490,18 @@ impl VersionedResponse {
             Version::Second => self.answer.parts(),
         };
         parts.map_err(|error| EnterError::Unreachable(self.server.clone(), error))
+    }
+
+    fn places(&self, parts: &[&RawValue]) -> Vec<Range<usize>> {
+        self.answer.places(parts)
+    }
+
+    /// See [`FederationResponse::take_apart`].
+    fn take_apart<const LISTS: usize>(
+        self,
+        places: [Vec<Range<usize>>; LISTS],
+    ) -> ([Vec<Box<RawValue>>; LISTS], AnswerCharge) {
+        self.answer.take_apart(places)
     }
 }
 

@@ -144,8 +144,12 @@ impl PduReceiver<'_> {
     ) -> Result<Vec<CheckedEvent>, PduError> {
         let keys = self.keys_of(events, &room.rules).await?;
         let mut valid = Vec::with_capacity(events.len());
-        for part in events.chunks(limits::VERIFIED_AT_ONCE) {
+        let mut rest = events;
+        while let Some((part, after)) = rest.split_at_checked(verified_at_once(rest))
+            && !part.is_empty()
+        {
             valid.extend(self.check_part(room, part, &keys, lacking).await?);
+            rest = after;
         }
         Ok(valid)
     }
@@ -223,28 +227,32 @@ impl PduReceiver<'_> {
     }
 
     /// Verifies very many events, and records each part of them as outliers once it is verified, so
-    /// that few of them are in memory twice. Events whose auth events are not known yet are added
-    /// to `waiting`. Calls `found` for each event.
+    /// that few of them are in memory twice, and not at all once they are recorded. Events whose
+    /// auth events are not known yet are added to `waiting`. Calls `found` for each event.
     ///
     /// # Errors
     /// As [`Self::check_all`].
-    pub(super) async fn take_in<R: Borrow<RawValue> + Sync>(
+    pub(super) async fn take_in(
         &self,
         origin: &ServerName,
         room: &Room,
-        events: &[R],
+        events: Vec<Box<RawValue>>,
         waiting: &mut Vec<Verified>,
         mut found: impl FnMut(&CheckedEvent),
     ) -> Result<(), PduError> {
-        let keys = self.keys_of(events, &room.rules).await?;
-        for part in events.chunks(limits::VERIFIED_AT_ONCE) {
+        let keys = self.keys_of(&events, &room.rules).await?;
+        let mut events = events.into_iter();
+        while !events.as_slice().is_empty() {
+            let count = verified_at_once(events.as_slice());
+            let part: Vec<_> = events.by_ref().take(count).collect();
             let mut valid = Vec::with_capacity(part.len());
-            for checked in self.check_part(room, part, &keys, Lacking::Record).await? {
+            for checked in self.check_part(room, &part, &keys, Lacking::Record).await? {
                 found(&checked);
                 if let CheckedEvent::Valid(event) = checked {
                     valid.push(event);
                 }
             }
+            drop(part);
             let knows = |id: &str| EventId::parse(id).map_or(Ok(false), |id| self.knows(room, &id));
             let (known, others) = background::at_length(|| {
                 divided(valid, knows).map(|(known, others)| (parts(known), others))
@@ -361,6 +369,19 @@ impl PduReceiver<'_> {
         }
         Ok(judged)
     }
+}
+
+/// How many of these events are verified next. While they are, there is a copy of each.
+fn verified_at_once<R: Borrow<RawValue>>(events: &[R]) -> usize {
+    let (most, (of_commit, bytes_of_commit)) = (limits::VERIFIED_AT_ONCE, limits::OUTLIERS_AT_ONCE);
+    let most_bytes = most / of_commit * bytes_of_commit;
+    let mut bytes = 0;
+    let fits = |event: &&R| {
+        bytes += (*event).borrow().get().len();
+        bytes <= most_bytes
+    };
+    let count = events.iter().take(most).take_while(fits).count();
+    count.max(1).min(events.len())
 }
 
 /// The signing keys of events' required signatures, by homeserver.
@@ -571,6 +592,18 @@ mod tests {
         };
         let sizes: Vec<_> = parts((0..3).map(large).collect()).iter().map(Vec::len).collect();
         assert_eq!(sizes, [1, 1, 1]);
+    }
+
+    #[test]
+    fn few_events_are_verified_at_once_if_they_are_large() {
+        let of_size = |count: usize, size: usize| {
+            let events: Vec<_> = (0..count).map(|_| raw(&json!("x".repeat(size)))).collect();
+            verified_at_once(&events)
+        };
+        assert_eq!(of_size(0, 1), 0);
+        assert_eq!(of_size(limits::VERIFIED_AT_ONCE + 1, 1), limits::VERIFIED_AT_ONCE);
+        assert_eq!(of_size(70, 60_000), 34);
+        assert_eq!(of_size(2, 3 << 20), 1, "one always fits");
     }
 
     #[test]

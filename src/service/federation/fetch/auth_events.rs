@@ -80,9 +80,9 @@ impl PduReceiver<'_> {
             Err(PduError::Missing) => return Ok(()),
             state => state?,
         };
-        match self.fetch_state(origin, room, event_id, &state, budget).await {
+        match self.fetch_state(origin, room, event_id, state, budget).await {
             Err(PduError::Missing) => Ok(()),
-            fetched => fetched,
+            fetched => fetched.map(drop),
         }
     }
 

@@ -60,13 +60,13 @@ impl PduReceiver<'_> {
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
-        let state = self.state_ids(origin, room, event_id, budget).await?;
-        self.fetch_state(origin, room, event_id, &state, budget).await?;
+        let ids = self.state_ids(origin, room, event_id, budget).await?;
+        let state = self.fetch_state(origin, room, event_id, ids, budget).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),
             from: origin.to_owned(),
-            state: state.pdu_ids.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
+            state: state.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
         };
         let placed = self.engine.propose(Origin::server(), place).await?;
         self.charged(origin, placed);

@@ -11,7 +11,7 @@ use super::{
     Allowance,
     request::{as_many_as_state, not_fetched},
 };
-use crate::federation::{PduError, PduReceiver};
+use crate::federation::{PduError, PduReceiver, outliers::CheckedEvent};
 use logcabin_base::{bodies::Urgency, limits, text::encoded};
 use logcabin_outside::federation::{FederationRequest, FederationResponse};
 use logcabin_state::Room;
@@ -67,41 +67,75 @@ impl PduReceiver<'_> {
         self.answer(server, question, budget).await
     }
 
-    /// Records the events of this state that are not known, and their auth events.
+    /// Records the events of this state that are not known, and their auth events. Returns the ids
+    /// of the state.
     pub(super) async fn fetch_state(
         &self,
         origin: &ServerName,
         room: &Arc<Room>,
         event_id: &EventId,
-        state: &StateIds,
+        state: StateIds,
         budget: &mut Allowance,
-    ) -> Result<(), PduError> {
+    ) -> Result<Vec<OwnedEventId>, PduError> {
         let mut unknown = BTreeSet::new();
         for event_id in state.pdu_ids.iter().chain(&state.auth_chain_ids) {
             if !self.knows(room, event_id)? {
                 unknown.insert(event_id);
+                if unknown.len() >= limits::EVENTS_ONE_BY_ONE {
+                    break;
+                }
             }
         }
         if unknown.is_empty() {
-            return Ok(());
+            return Ok(state.pdu_ids);
         }
-        let mut each = None;
-        if unknown.len() < limits::EVENTS_ONE_BY_ONE {
-            each = self.fetch_each(origin, unknown, budget).await?;
+        if unknown.len() < limits::EVENTS_ONE_BY_ONE
+            && let Some(each) = self.fetch_each(origin, unknown, budget).await?
+        {
+            let events = self.verify_all(room, &each).await?;
+            self.charge_events(origin, &events);
+            self.record_outliers(origin, room, events, true).await?;
+            return Ok(state.pdu_ids);
         }
-        let events = match each {
-            Some(each) => self.verify_all(room, &each).await?,
-            None => {
-                let answer = self.state(origin, room, event_id, budget).await?;
-                let whole: StateResponse<'_> =
-                    answer.parts().map_err(|error| not_fetched(origin, &error))?;
-                let mut events = whole.auth_chain;
-                events.extend(whole.pdus);
-                self.verify_all(room, &events).await?
+        // They are on nobody's account, and the whole state may have to wait for its turn.
+        drop(state);
+        self.fetch_whole_state(origin, room, event_id, budget).await
+    }
+
+    /// The same from the answer with all events.
+    async fn fetch_whole_state(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event_id: &EventId,
+        budget: &mut Allowance,
+    ) -> Result<Vec<OwnedEventId>, PduError> {
+        let answer = self.state(origin, room, event_id, budget).await?;
+        let whole: StateResponse<'_> =
+            answer.parts().map_err(|error| not_fetched(origin, &error))?;
+        let places = [&whole.auth_chain, &whole.pdus].map(|events| answer.places(events));
+        let ([chain, pdus], answer) = answer.take_apart(places);
+        let charge = |checked: &CheckedEvent| {
+            if let CheckedEvent::Valid(event) = checked {
+                self.charge_events(origin, std::slice::from_ref(event));
             }
         };
-        self.charge_events(origin, &events);
-        self.record_outliers(origin, room, events, true).await
+        // Those whose authorities come later in the answer.
+        let mut waiting = Vec::new();
+        self.take_in(origin, room, chain, &mut waiting, charge).await?;
+        let mut state = Vec::with_capacity(pdus.len());
+        let found = |checked: &CheckedEvent| {
+            charge(checked);
+            match checked {
+                CheckedEvent::Known(event_id) => state.push(event_id.clone()),
+                CheckedEvent::Valid(event) => state.push(event.event_id.clone()),
+                CheckedEvent::Unverified(..) => {}
+            }
+        };
+        self.take_in(origin, room, pdus, &mut waiting, found).await?;
+        self.record_outliers(origin, room, waiting, true).await?;
+        drop(answer);
+        Ok(state)
     }
 
     /// These events, one by one; `None` if the homeserver does not answer so.
