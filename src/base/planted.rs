@@ -23,10 +23,52 @@ pub enum Fault {
     MissedForgotten = 8,
     /// Events that an incoming one refers to are not fetched.
     GapNotFilled = 9,
+    /// What a user of this server sends is not checked by the rules of the room.
+    RulesNotChecked = 10,
+    /// Who is banned can come back.
+    BanIsKick = 11,
+    /// What the current state does not allow is shown.
+    SoftFailSkipped = 12,
+    /// What was redacted is shown.
+    RedactedShown = 13,
+    /// A redaction by another homeserver's user has no effect.
+    RedactionOfOthersIgnored = 14,
+    /// A receipt moves back to an earlier event.
+    ReceiptGoesBack = 15,
+    /// Other homeservers are not told of receipts.
+    ReceiptNotTold = 16,
+    /// Those in a room are not woken by what happens in it.
+    RoomNotWoken = 17,
+    /// A homeserver that fails once is tried again after hours.
+    BackOffAtOnce = 18,
+    /// Of what a destination has missed, EDUs are left out.
+    MissedEduForgotten = 19,
+    /// What another homeserver sends is not what comes next after.
+    StaleExtremity = 20,
+    /// An invite is in no sync.
+    InviteNotShown = 21,
+    /// The homeserver of a removed user is not told.
+    RemovalNotTold = 22,
+    /// Typing that is not ended does not end by itself.
+    TypingNeverEnds = 23,
+    /// A fallback key is not given.
+    FallbackKeyNotGiven = 24,
+    /// A session goes on after its logout.
+    LogoutForgotten = 25,
+    /// Other homeservers are not told of changes of devices.
+    DevicesNotTold = 26,
+    /// A change of devices is in no sync.
+    DevicesNotShown = 27,
+    /// A change of account data is in no sync.
+    AccountDataNotShown = 28,
+    /// Where branches meet, the state of this homeserver counts.
+    OwnStateWins = 29,
+    /// Of several new events in a room, the first is left out of a sync.
+    EventLeftOut = 30,
 }
 
 impl Fault {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 30] = [
         Self::AnsweredBeforeSync,
         Self::BatchForgotten,
         Self::WakeUpDropped,
@@ -36,6 +78,27 @@ impl Fault {
         Self::MessageTakenAgain,
         Self::MissedForgotten,
         Self::GapNotFilled,
+        Self::RulesNotChecked,
+        Self::BanIsKick,
+        Self::SoftFailSkipped,
+        Self::RedactedShown,
+        Self::RedactionOfOthersIgnored,
+        Self::ReceiptGoesBack,
+        Self::ReceiptNotTold,
+        Self::RoomNotWoken,
+        Self::BackOffAtOnce,
+        Self::MissedEduForgotten,
+        Self::StaleExtremity,
+        Self::InviteNotShown,
+        Self::RemovalNotTold,
+        Self::TypingNeverEnds,
+        Self::FallbackKeyNotGiven,
+        Self::LogoutForgotten,
+        Self::DevicesNotTold,
+        Self::DevicesNotShown,
+        Self::AccountDataNotShown,
+        Self::OwnStateWins,
+        Self::EventLeftOut,
     ];
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 
 use super::{Commit, Env, Proposal, Refusal, oauth, validated::Validated};
+use logcabin_base::planted::{self, Fault};
 use logcabin_record::{
     Command, Offset, Stream,
     command::{
@@ -457,7 +458,7 @@ impl Proposal for RemoveDevices {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let devices = self.which.of(commit, &self.user_id)?;
         self.which.also(commit, &self.user_id);
-        if !devices.is_empty() {
+        if !devices.is_empty() && !planted::has(Fault::LogoutForgotten) {
             commit.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
         }
         Ok(())

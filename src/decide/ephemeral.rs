@@ -11,7 +11,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Commit, Env, Proposal, Refusal};
-use logcabin_base::limits;
+use logcabin_base::{
+    limits,
+    planted::{self, Fault},
+};
 use logcabin_read::events::{EventRef, to_raw};
 use logcabin_record::{
     Command, NewRecord, Offset, Origin, Stream,
@@ -148,7 +151,9 @@ impl Proposal for SetReceipt {
                 None => None,
             },
         };
-        if before.is_some_and(|before| before >= event.offset) {
+        if before.is_some_and(|before| before >= event.offset)
+            && !planted::has(Fault::ReceiptGoesBack)
+        {
             return Ok(());
         }
         let receipt = Receipt {

@@ -6,7 +6,10 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde_json::{Value, value::RawValue};
 
 use super::{Commit, Proposal, Refusal};
-use logcabin_base::limits;
+use logcabin_base::{
+    limits,
+    planted::{self, Fault},
+};
 use logcabin_record::{
     Command, Offset, Stream,
     command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
@@ -200,10 +203,10 @@ impl Proposal for ClaimKeys {
             let (key_id, record, fallback, known_used) = match first {
                 Some((record, key_id)) => (key_id.clone(), *record, false, false),
                 None => match device.fallback.get(algorithm) {
-                    Some(fallback) => {
+                    Some(fallback) if !planted::has(Fault::FallbackKeyNotGiven) => {
                         (fallback.key_id.clone(), fallback.record, true, fallback.used)
                     }
-                    None => continue,
+                    _ => continue,
                 },
             };
             if !known_used {

@@ -16,6 +16,7 @@ use super::{
     not_in_it,
     upgrade::bring_along,
 };
+use logcabin_base::planted::{self, Fault};
 use logcabin_read::events::EventRef;
 use logcabin_record::{Stream, command::RoomForget};
 
@@ -181,6 +182,7 @@ impl ChangeMembership {
                 forbidden("They are banned from this room, not in it.")
             }
             (Change::Kick, _) => Ok(Some(MembershipState::Leave)),
+            (Change::Ban, _) if planted::has(Fault::BanIsKick) => Ok(Some(MembershipState::Leave)),
             (Change::Ban, _) => Ok(Some(MembershipState::Ban)),
             (Change::Unban, Some(Membership::Ban)) => Ok(Some(MembershipState::Leave)),
             (Change::Unban, _) => Err(Refusal::BadState("They are not banned.".to_owned())),

@@ -165,6 +165,9 @@ impl Listeners {
     ) {
         let effects: BTreeSet<_> = effects.iter().collect();
         for effect in effects {
+            if planted::has(Fault::RoomNotWoken) && matches!(effect, Effect::WakeRoom(_)) {
+                continue;
+            }
             match effect {
                 Effect::WakeUser(user_id) => self.wake_user(user_id, at),
                 Effect::WakeRoom(room_id) => {

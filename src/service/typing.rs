@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use logcabin_base::planted::{self, Fault};
 use logcabin_decide::ephemeral::SetTyping;
 use logcabin_engine::Engine;
 use logcabin_record::Origin;
@@ -23,6 +24,9 @@ pub fn resume(engine: &Arc<Engine>) {
 
 /// Ends a user's typing after a while, unless it was repeated or ended by then.
 pub fn end_after(engine: Arc<Engine>, lasts: Duration, typing: SetTyping) {
+    if planted::has(Fault::TypingNeverEnds) {
+        return;
+    }
     tokio::spawn(async move {
         tokio::time::sleep(lasts).await;
         let until = Some(typing.until_ms);

@@ -20,7 +20,10 @@ use super::{
     resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
 };
 use crate::{Commit, Env, Powers, Proposal, Refusal, not_in_it};
-use logcabin_base::limits;
+use logcabin_base::{
+    limits,
+    planted::{self, Fault},
+};
 use logcabin_log::ReadError;
 use logcabin_read::{
     branches::{Branches, Effort, PENDING, StateView},
@@ -373,7 +376,9 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
             return Ok(Verdict::Aside { outcome, before: noted });
         }
         let current = self.branches.current();
-        if let Err(reason) = self.allowed_in(&self.with_claimed(current.clone(), &auth_events)?)? {
+        if let Err(reason) = self.allowed_in(&self.with_claimed(current.clone(), &auth_events)?)?
+            && !planted::has(Fault::SoftFailSkipped)
+        {
             let outcome = Outcome::SoftFailed { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
@@ -452,6 +457,9 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
         if let [StateView::AsOf(_)] = &*views {
             let only = views.into_iter().next();
             return Ok(Joined::plain(only.unwrap_or_else(|| self.current())));
+        }
+        if planted::has(Fault::OwnStateWins) {
+            return Ok(Joined::plain(self.current()));
         }
         let states = States::new(self.branches, views)?;
         if self.now()?.is_some_and(|now| *now == states.hashes()) {
@@ -533,6 +541,9 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
         before: &StateView,
         current: &StateView,
     ) -> Result<(Vec<Tip>, Option<Resolved>, bool), NoState> {
+        if planted::has(Fault::StaleExtremity) {
+            return Ok((self.room.extremities(), None, false));
+        }
         for others in self.others()? {
             match self.resolved(before, current, &others) {
                 Err(NoState::TooLarge(_) | NoState::TooMuch(_)) => {}
@@ -688,7 +699,9 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
     /// will, so that clients must not see it (room version 3 and later, "Handling redactions").
     fn redacts(&self, before: &StateView) -> Result<Result<Option<Offset>, String>, NoState> {
         let event = self.event;
-        if event.event_type != TimelineEventType::RoomRedaction {
+        if event.event_type != TimelineEventType::RoomRedaction
+            || planted::has(Fault::RedactionOfOthersIgnored)
+        {
             return Ok(Ok(None));
         }
         let Some(target_id) = &event.redacts else { return Ok(Ok(None)) };

@@ -36,7 +36,13 @@ use self::{
     transaction::Failure,
 };
 use super::FederationClient;
-use logcabin_base::{clock::millis, limits, shutdown::Shutdown, text::beginning};
+use logcabin_base::{
+    clock::millis,
+    limits,
+    planted::{self, Fault},
+    shutdown::Shutdown,
+    text::beginning,
+};
 use logcabin_decide::federation::NoteReached;
 use logcabin_engine::Engine;
 use logcabin_log::ReadError;
@@ -338,7 +344,9 @@ impl Sender {
     fn told_of(&self, room: &Room, event: &EventRef) -> BTreeSet<OwnedServerName> {
         let mut servers: BTreeSet<_> = self.servers_of(room).iter().cloned().collect();
         // A user who is removed from the room must learn of it.
-        servers.extend(target(event).filter(|server| room.knows_server(server)));
+        if !planted::has(Fault::RemovalNotTold) {
+            servers.extend(target(event).filter(|server| room.knows_server(server)));
+        }
         servers.retain(|server| is_told(event, server));
         servers
     }
@@ -443,6 +451,7 @@ impl Sender {
         let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
         let (first, longest) = limits::DESTINATION_RETRY;
         let pause = first.saturating_mul(1 << (attempts - 1).min(20)).min(longest);
+        let pause = if planted::has(Fault::BackOffAtOnce) { longest } else { pause };
         // No backoff for a homeserver that asks to retry later.
         let asked = error.pause().map(|pause| pause.clamp(limits::DESTINATION_PATIENCE, longest));
         let (pause, attempts) = asked.map_or((pause, attempts), |asked| (asked, attempts - 1));

@@ -10,6 +10,7 @@ use crate::{
     notifications::ruleset,
     view::{View, filter::EventFilter},
 };
+use logcabin_base::planted::{self, Fault};
 use logcabin_log::ReadError;
 use logcabin_record::{Command, Offset};
 use logcabin_state::Account;
@@ -30,6 +31,9 @@ pub fn global(
     filter: &EventFilter,
     initial: bool,
 ) -> Result<Vec<Box<RawValue>>, ReadError> {
+    if planted::has(Fault::AccountDataNotShown) && !initial {
+        return Ok(Vec::new());
+    }
     let changed = changed(view, account, None, since);
     let has_push_rules = changed.iter().any(|(event_type, _)| event_type == ruleset::EVENT_TYPE);
     let mut events = events(view, changed, filter, initial)?;

@@ -7,6 +7,7 @@ use ruma::{OwnedUserId, UserId, events::StateEventType};
 use serde::Serialize;
 
 use crate::view::View;
+use logcabin_base::planted::{self, Fault};
 use logcabin_record::Offset;
 use logcabin_state::{Membership, RoomMembership};
 
@@ -31,6 +32,9 @@ impl DeviceLists {
         changed.extend(view.state.device_lists.changed_between(since, at));
         let shares_room = |other: &UserId| view.state.memberships.share_a_room(me, other, at);
         changed.retain(|user_id| user_id == me || shares_room(user_id));
+        if planted::has(Fault::DevicesNotShown) {
+            changed.clear();
+        }
         let mut lists = Self { changed, left: BTreeSet::new() };
         for user_id in candidates(view, since, rooms) {
             let before = shares_encrypted(view, &user_id, since);

@@ -271,6 +271,7 @@ pub fn respond(
                     response.rooms.join.insert(part.room_id, joined);
                 }
             }
+            Membership::Invite if changed && planted::has(Fault::InviteNotShown) => {}
             Membership::Invite if changed && view.shows_invite(&part)? => {
                 response.rooms.invite.insert(part.room_id, sync.invited()?);
             }

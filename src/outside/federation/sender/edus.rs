@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::Sender;
+use logcabin_base::planted::{self, Fault};
 use logcabin_log::ReadError;
 use logcabin_read::{events::to_raw, servers::admits};
 use logcabin_record::{
@@ -71,8 +72,10 @@ impl Sender {
                 let own = self.client.own_name();
                 let concerns = |of: &Receipt| receipts::concerns_others(of, own);
                 match body.receipts.iter().any(concerns) {
-                    true => self.admitted_to(state, &body.room_id),
-                    false => BTreeSet::new(),
+                    true if !planted::has(Fault::ReceiptNotTold) => {
+                        self.admitted_to(state, &body.room_id)
+                    }
+                    _ => BTreeSet::new(),
                 }
             }
             _ => self.told_of_devices(state, offset, command),
@@ -108,6 +111,9 @@ impl Sender {
         server: &ServerName,
         since: Offset,
     ) -> BTreeSet<Offset> {
+        if planted::has(Fault::MissedEduForgotten) {
+            return BTreeSet::new();
+        }
         let mut missed: BTreeSet<_> = to_device::missed(state, server, since).into_iter().collect();
         missed.extend(self.missed_devices(state, server, since));
         missed

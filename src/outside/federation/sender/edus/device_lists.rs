@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 
 use super::{Edu, edu};
 use crate::federation::sender::Sender;
-use logcabin_base::limits;
+use logcabin_base::{
+    limits,
+    planted::{self, Fault},
+};
 use logcabin_log::ReadError;
 use logcabin_read::{
     events::EventRef,
@@ -85,7 +88,7 @@ impl Sender {
         offset: Offset,
         command: &Command,
     ) -> BTreeSet<OwnedServerName> {
-        match change(command) {
+        match change(command).filter(|_| !planted::has(Fault::DevicesNotTold)) {
             Some(change) if change.keys || state.keys.told(change.of, offset).1 => {
                 self.servers_with(state, change.of)
             }
