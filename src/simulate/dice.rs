@@ -20,6 +20,11 @@ impl Dice {
         Self(AtomicU64::new(u64::from_be_bytes(first)))
     }
 
+    /// Other dice, for something that goes on at the same time.
+    pub(crate) fn apart(&self, number: usize) -> Self {
+        Self::new(self.throw(), &number.to_string())
+    }
+
     fn throw(&self) -> u64 {
         let mut state = self.0.load(Ordering::Relaxed);
         let thrown = next(&mut state);

@@ -9,8 +9,16 @@ use std::{
     sync::Arc,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType,
+};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    pki_types::PrivateKeyDer,
+};
 use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{dice::Dice, http, story::Story};
 use logcabin_base::clock::Clock;
@@ -42,6 +50,40 @@ impl Authority {
         fs::write(&file, issuer.pem())?;
         Ok(Self { issuer, file })
     }
+
+    /// A certificate for an address, and its key.
+    fn certify(&self, ip: IpAddr) -> Result<(Certificate, KeyPair), Failure> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::IpAddress(ip)];
+        let key = KeyPair::generate()?;
+        Ok((params.signed_by(&key, &self.issuer)?, key))
+    }
+
+    /// What a server at an address takes connections with.
+    pub(crate) fn acceptor(&self, ip: IpAddr) -> Result<TlsAcceptor, Failure> {
+        let (certificate, key) = self.certify(ip)?;
+        let key = PrivateKeyDer::try_from(key.serialize_der())?;
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// What a client that trusts this authority makes connections with.
+    pub(crate) fn connector(&self) -> Result<TlsConnector, Failure> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone())?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
 }
 
 /// What outlives the process of a homeserver.
@@ -71,10 +113,7 @@ impl Homeserver {
     ) -> Result<Self, Failure> {
         let data_dir = dir.join(&host);
         fs::create_dir_all(&data_dir)?;
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::IpAddress(ip)];
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &authority.issuer)?;
+        let (certificate, key) = authority.certify(ip)?;
         let [certificate_file, key_file] =
             ["pem", "key"].map(|end| dir.join(format!("{host}.{end}")));
         fs::write(&certificate_file, certificate.pem())?;

@@ -9,11 +9,8 @@ use std::{
 
 use super::story::Story;
 
-/// How long news may take where nothing goes wrong. Syncs last longer.
-const PROMPT: Duration = Duration::from_secs(10);
-
 /// How long the world has existed.
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     turmoil::sim_elapsed().unwrap_or_default()
 }
 
@@ -38,6 +35,18 @@ struct Seen {
     known: BTreeSet<String>,
     /// The messages, by what they say.
     bodies: BTreeSet<String>,
+    /// Who has left or was removed.
+    out: BTreeSet<String>,
+}
+
+/// An event as a user gets it.
+pub(crate) struct Saw<'a> {
+    pub(crate) event_id: &'a str,
+    /// What it says, if that is said once only.
+    pub(crate) body: Option<&'a str>,
+    pub(crate) sender: &'a str,
+    /// For a membership: whose, and which.
+    pub(crate) member: Option<(&'a str, &'a str)>,
 }
 
 /// Cheap to clone.
@@ -46,9 +55,14 @@ pub(crate) struct Ledger(Rc<RefCell<Inner>>);
 
 #[derive(Default)]
 struct Inner {
-    rooms: Vec<String>,
+    /// Each with who made it, and where.
+    rooms: Vec<(String, usize, String)>,
     members: BTreeMap<String, BTreeSet<usize>>,
+    /// Those who were ever removed from a room: they need not get all.
+    gone: BTreeSet<(usize, String)>,
     sent: Vec<Sent>,
+    /// Messages by room, each with who sent it.
+    said: BTreeMap<String, Vec<(usize, String)>>,
     seen: BTreeMap<(usize, String), Seen>,
     /// To-device messages that were acknowledged: their text and the user they are for.
     told: Vec<(String, usize)>,
@@ -62,12 +76,25 @@ struct Inner {
 }
 
 impl Ledger {
-    pub(crate) fn add_room(&self, room: String) {
-        self.0.borrow_mut().rooms.push(room);
+    /// A room was made by a user on this homeserver.
+    pub(crate) fn add_room(&self, room: String, by: usize, server: String) {
+        self.0.borrow_mut().rooms.push((room, by, server));
+    }
+
+    /// Who made a room.
+    pub(crate) fn maker(&self, room: &str) -> Option<usize> {
+        let inner = self.0.borrow();
+        inner.rooms.iter().find(|(of, ..)| of == room).map(|(_, by, _)| *by)
     }
 
     pub(crate) fn rooms(&self) -> Vec<String> {
-        self.0.borrow().rooms.clone()
+        self.0.borrow().rooms.iter().map(|(room, ..)| room.clone()).collect()
+    }
+
+    /// The rooms, each with the homeserver where it was made.
+    pub(crate) fn places(&self) -> Vec<(String, String)> {
+        let inner = self.0.borrow();
+        inner.rooms.iter().map(|(room, _, server)| (room.clone(), server.clone())).collect()
     }
 
     pub(crate) fn joined(&self, user: usize, room: &str) {
@@ -85,21 +112,55 @@ impl Ledger {
         inner.sent.push(Sent { room, event_id, body, audience, at: now() });
     }
 
+    /// A user is removed from a room.
+    pub(crate) fn leaves(&self, user: usize, room: &str) {
+        let mut inner = self.0.borrow_mut();
+        inner.members.entry(room.to_owned()).or_default().remove(&user);
+        inner.gone.insert((user, room.to_owned()));
+    }
+
+    /// A user has sent a message.
+    pub(crate) fn said(&self, room: &str, event_id: &str, by: usize) {
+        let mut inner = self.0.borrow_mut();
+        inner.said.entry(room.to_owned()).or_default().push((by, event_id.to_owned()));
+    }
+
+    /// The messages of a room, each with who sent it.
+    pub(crate) fn sent_in(&self, room: &str) -> Vec<(usize, String)> {
+        self.0.borrow().said.get(room).cloned().unwrap_or_default()
+    }
+
+    /// The events of a room that a user has seen, in order.
+    pub(crate) fn seen(&self, user: usize, room: &str) -> Vec<String> {
+        let inner = self.0.borrow();
+        inner.seen.get(&(user, room.to_owned())).map_or_else(Vec::new, |seen| seen.events.clone())
+    }
+
+    /// The place of an event among those that a user has seen.
+    pub(crate) fn place(&self, user: usize, room: &str, event_id: &str) -> Option<usize> {
+        let inner = self.0.borrow();
+        let seen = inner.seen.get(&(user, room.to_owned()))?;
+        seen.events.iter().rposition(|known| known == event_id)
+    }
+
     /// A user has got an event by `/sync`.
-    pub(crate) fn saw(
-        &self,
-        story: &Story,
-        user: usize,
-        room: &str,
-        event_id: &str,
-        body: Option<&str>,
-    ) {
+    pub(crate) fn saw(&self, story: &Story, user: usize, room: &str, saw: &Saw<'_>) {
+        let &Saw { event_id, body, sender, member } = saw;
         let mut inner = self.0.borrow_mut();
         let seen = inner.seen.entry((user, room.to_owned())).or_default();
         if !seen.known.insert(event_id.to_owned()) {
             story.broken("each event is seen once", &format!("user {user} got {event_id} twice"));
         }
         seen.events.push(event_id.to_owned());
+        match member {
+            Some((of, "join" | "invite")) => drop(seen.out.remove(of)),
+            Some((of, _)) => drop(seen.out.insert(of.to_owned())),
+            None if seen.out.contains(sender) => {
+                let how = format!("user {user} got {event_id} of {sender} in {room}");
+                story.broken("who is not in a room is not heard there", &how);
+            }
+            None => {}
+        }
         if let Some(body) = body
             && !seen.bodies.insert(body.to_owned())
         {
@@ -110,8 +171,8 @@ impl Ledger {
         }
     }
 
-    /// A user has got an event by `/sync`, and nothing kept it from them.
-    pub(crate) fn saw_in_time(&self, story: &Story, user: usize, event_id: &str) {
+    /// A user has got an event by `/sync`, which may have taken so long.
+    pub(crate) fn saw_in_time(&self, story: &Story, user: usize, event_id: &str, most: Duration) {
         let inner = self.0.borrow();
         let Some(Sent { audience, at, .. }) =
             inner.sent.iter().rev().find(|sent| sent.event_id == event_id)
@@ -119,7 +180,7 @@ impl Ledger {
             return;
         };
         let waited = now().saturating_sub(*at);
-        if waited > PROMPT && audience.contains(&user) {
+        if waited > most && audience.contains(&user) {
             let how = format!("user {user} waited {} ms for {event_id}", waited.as_millis());
             story.broken("news arrive promptly", &how);
         }
@@ -182,6 +243,9 @@ impl Ledger {
         let inner = self.0.borrow();
         for Sent { room, event_id, body, audience, .. } in &inner.sent {
             for user in audience {
+                if inner.gone.contains(&(*user, room.clone())) {
+                    continue;
+                }
                 let seen = inner.seen.get(&(*user, room.clone()));
                 if !seen.is_some_and(|seen| seen.known.contains(event_id)) {
                     return Some(format!("user {user} lacks {body:?}, {event_id} of {room}"));
@@ -199,7 +263,7 @@ impl Ledger {
     /// Checks what can only be checked at the end. `server` says which server a user is on.
     pub(crate) fn check(&self, story: &Story, users: usize, server: impl Fn(usize) -> usize) {
         let inner = self.0.borrow();
-        for room in &inner.rooms {
+        for (room, ..) in &inner.rooms {
             // All users of a server see the events of a room in one order.
             let mut orders: BTreeMap<usize, (usize, &Seen)> = BTreeMap::new();
             for ((user, of), seen) in &inner.seen {
@@ -220,7 +284,7 @@ impl Ledger {
                 }
             }
         }
-        for room in &inner.rooms {
+        for (room, ..) in &inner.rooms {
             let states = inner.states.get(room).map_or(&[][..], Vec::as_slice);
             if states.len() < users {
                 let how = format!("{} of {users} users know that of {room}", states.len());

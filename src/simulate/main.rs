@@ -1,11 +1,16 @@
 //! `simulate`: whole servers, with their clients, disks and network, on one thread and in a time of
 //! their own. A seed decides everything, so that a failure happens again with the same seed.
 
+mod acts;
 mod dice;
 mod homeserver;
+mod hostile;
 mod http;
 mod ledger;
+mod mutants;
+mod odd;
 mod os;
+mod promises;
 mod story;
 mod user;
 mod world;
@@ -46,13 +51,18 @@ struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 30)]
     actions: usize,
 
-    /// Plant a fault in the servers, which the worlds then must find
-    #[arg(long, value_name = "NUMBER")]
-    mutate: Option<u32>,
+    /// Plant a fault in the servers, which the worlds then must find; or `all`, each in the world in
+    /// which it is known to be found
+    #[arg(long, value_name = "NUMBER|all")]
+    mutate: Option<String>,
 
     /// Let nothing go wrong
     #[arg(long)]
     calm: bool,
+
+    /// Have one more homeserver, which is odd and hostile
+    #[arg(long)]
+    hostile: bool,
 
     /// Write what the disks hold at the end into this directory, a file for each homeserver
     #[arg(long, value_name = "DIR")]
@@ -146,11 +156,24 @@ fn minimised(mut plan: Plan, faults: usize) -> Plan {
 
 /// The arguments that give this plan.
 fn arguments_of(plan: &Plan) -> String {
-    let Plan { seed, homeservers, users, actions, has_faults, replays, without, planted } = plan;
+    let Plan {
+        seed,
+        homeservers,
+        users,
+        actions,
+        has_faults,
+        is_hostile,
+        replays,
+        without,
+        planted,
+    } = plan;
     let mut text =
         format!("--seed {seed} --homeservers {homeservers} --users {users} --actions {actions}");
     if !has_faults {
         text.push_str(" --calm");
+    }
+    if *is_hostile {
+        text.push_str(" --hostile");
     }
     if *replays {
         text.push_str(" --replays");
@@ -165,10 +188,37 @@ fn arguments_of(plan: &Plan) -> String {
     text
 }
 
+/// The page with the table of faults.
+const PAGE: &str = include_str!("../../docs/simulation.md");
+
+/// Runs the worlds in which the faults on purpose are to be found, and looks whether they are.
+fn find_all() -> ExitCode {
+    let mut lacking = 0;
+    for mutant in mutants::ALL {
+        let number = mutant.fault as u32;
+        let before = os::processor_time();
+        let found = run(&mutant.plan(), false, None).broken.unwrap_or_default();
+        let took = os::processor_time().saturating_sub(before).as_secs_f64();
+        let is_found = found.starts_with(mutant.claim);
+        let end = mutant.row_end();
+        let is_told = PAGE
+            .lines()
+            .any(|line| line.starts_with(&format!("| {number} |")) && line.ends_with(&end));
+        lacking += usize::from(!is_found) + usize::from(!is_told);
+        let how = match (is_found, is_told) {
+            (true, true) => "found",
+            (true, false) => "found, and its row in the table is another",
+            (false, _) => "NOT FOUND",
+        };
+        println!("{number} {:?}: {how} ({took:.1} s): {found}", mutant.fault);
+    }
+    if lacking == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let planted = arguments.mutate.map(|number| {
-        let fault = Fault::ALL.into_iter().find(|fault| *fault as u32 == number);
+    let planted = arguments.mutate.as_ref().filter(|number| *number != "all").map(|number| {
+        let fault = Fault::ALL.into_iter().find(|fault| (*fault as u32).to_string() == *number);
         fault.ok_or(number)
     });
     let planted = match planted.transpose() {
@@ -189,6 +239,9 @@ fn main() -> ExitCode {
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(filter)
     });
     tracing_subscriber::registry().with(Everything).with(shown).init();
+    if arguments.mutate.as_deref() == Some("all") {
+        return find_all();
+    }
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.worlds) {
         let plan = Plan {
             seed,
@@ -196,6 +249,7 @@ fn main() -> ExitCode {
             users: arguments.users,
             actions: arguments.actions,
             has_faults: !arguments.calm,
+            is_hostile: arguments.hostile,
             replays: arguments.replays,
             without: arguments.without.iter().copied().collect(),
             planted,

@@ -32,6 +32,11 @@ pub(crate) fn set_elapsed(elapsed: Duration) {
     ELAPSED_NS.store(ns, Ordering::Relaxed);
 }
 
+/// The time of the world, in milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> u64 {
+    (BEGIN_NS + ELAPSED_NS.load(Ordering::Relaxed)) / 1_000_000
+}
+
 /// Sets what all randomness comes from.
 pub(crate) fn seed(seed: u64) {
     RANDOM.set(seed);

@@ -9,15 +9,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 use turmoil::{Builder, Sim};
 
 use super::{
     dice::Dice,
     homeserver::{Authority, Failure, Homeserver},
+    hostile::{Hostile, Neighbour},
     http::Client,
     ledger::Ledger,
     os,
+    promises::Promises,
     story::Story,
     user::{Crowd, User},
 };
@@ -27,6 +29,12 @@ use logcabin_record::{Header, Payload};
 
 /// The grain of time: a message takes at least as long.
 const TICK: Duration = Duration::from_millis(10);
+
+/// How long news may take where nothing goes wrong. Syncs last longer.
+const PROMPT: Duration = Duration::from_secs(10);
+
+/// The same where a homeserver is hostile. Others give up a transaction after a minute.
+const PROMPT_AMONG_HOSTILE: Duration = Duration::from_secs(60);
 
 /// When the last fault begins.
 const TROUBLES: Duration = Duration::from_secs(120);
@@ -44,12 +52,31 @@ pub(crate) struct Plan {
     /// Of each user.
     pub(crate) actions: usize,
     pub(crate) has_faults: bool,
+    /// Whether a homeserver is hostile.
+    pub(crate) is_hostile: bool,
     /// Whether what a server knew when it stopped is compared with a replay of its log.
     pub(crate) replays: bool,
     /// The faults that are left out, by number.
     pub(crate) without: BTreeSet<usize>,
     /// Faults of the program itself.
     pub(crate) planted: Option<Fault>,
+}
+
+impl Plan {
+    /// The world of a seed in which nothing goes wrong.
+    pub(crate) const fn of(seed: u64) -> Self {
+        Self {
+            seed,
+            homeservers: 3,
+            users: 4,
+            actions: 30,
+            has_faults: false,
+            is_hostile: false,
+            replays: false,
+            without: BTreeSet::new(),
+            planted: None,
+        }
+    }
 }
 
 /// What came of a world.
@@ -87,18 +114,44 @@ pub(crate) fn run(plan: Plan, story: &Story, dump: Option<&Path>) -> Result<Outc
         homeservers.push(homeserver);
     }
     let (end, ending) = watch::channel(false);
+    let (peace, at_peace) = watch::channel(false);
     let user_ids = (0..plan.homeservers * plan.users)
         .map(|number| format!("@u{number}:{}", homeservers[number / plan.users].name))
         .collect();
     let crowd = Rc::new(Crowd {
         story: story.clone(),
         ledger: Ledger::default(),
+        promises: Promises::default(),
         user_ids,
         rooms: plan.homeservers,
         actions: plan.actions,
-        is_calm: !plan.has_faults,
+        prompt: match (plan.has_faults, plan.is_hostile) {
+            (true, _) => None,
+            (false, true) => Some(PROMPT_AMONG_HOSTILE),
+            (false, false) => Some(PROMPT),
+        },
+        is_hostile: plan.is_hostile,
+        peace: at_peace,
         ending,
     });
+    if plan.is_hostile {
+        let ip = sim.lookup("hostile");
+        let neighbours = homeservers.iter();
+        let neighbours = neighbours.map(|of| Neighbour { name: of.name.clone(), ip: of.ip });
+        let (neighbours, people) = (neighbours.collect(), crowd.user_ids.clone());
+        let hostile = Hostile::new(ip, &authority, plan.seed, story, neighbours, people)?;
+        let (hostile, crowd) = (Rc::new(hostile), Rc::clone(&crowd));
+        sim.client("hostile", async move {
+            let acting = Rc::clone(&hostile);
+            tokio::task::spawn_local(async move {
+                while crowd.ledger.rooms().len() < crowd.rooms {
+                    sleep(Duration::from_millis(200)).await;
+                }
+                acting.live(crowd.ledger.places(), crowd.peace.clone()).await;
+            });
+            hostile.serve().await
+        });
+    }
     for (server, homeserver) in homeservers.iter().enumerate() {
         let (crowd, ip) = (Rc::clone(&crowd), homeserver.ip);
         let Plan { seed, users, .. } = plan;
@@ -116,7 +169,7 @@ pub(crate) fn run(plan: Plan, story: &Story, dump: Option<&Path>) -> Result<Outc
     let [faults, dice] = ["times of faults", "no fault"].map(|part| Dice::new(plan.seed, part));
     let (strikes, mending) = (0, Vec::new());
     let mut world = World { plan, sim, homeservers, crowd, faults, dice, strikes, mending };
-    let lived = world.live(&end);
+    let lived = world.live(&peace, &end);
     if let Some(dir) = dump {
         world.dump(dir)?;
     }
@@ -151,16 +204,22 @@ enum Mend {
 }
 
 impl World<'_> {
-    fn live(&mut self, end: &watch::Sender<bool>) -> Result<(), Failure> {
+    fn live(
+        &mut self,
+        peace: &watch::Sender<bool>,
+        end: &watch::Sender<bool>,
+    ) -> Result<(), Failure> {
         let everybody = self.plan.homeservers * self.plan.users;
         let mut next_fault = self.faults.between_ms(2_000, 10_000);
-        while self.sim.elapsed() < TROUBLES && self.plan.has_faults && self.goes_on() {
+        let has_troubles = self.plan.has_faults || self.plan.is_hostile;
+        while self.sim.elapsed() < TROUBLES && has_troubles && self.goes_on() {
             self.step()?;
-            if self.sim.elapsed() >= next_fault {
+            if self.plan.has_faults && self.sim.elapsed() >= next_fault {
                 self.strike();
                 next_fault = self.sim.elapsed() + self.faults.between_ms(500, 15_000);
             }
         }
+        peace.send_replace(true);
         let healed = self.sim.elapsed() + RECOVERY;
         while self.goes_on() {
             self.step()?;
@@ -169,7 +228,7 @@ impl World<'_> {
                 continue;
             }
             let is_done = self.crowd.ledger.how_many_done() == everybody;
-            let missing = self.crowd.ledger.missing();
+            let missing = self.crowd.ledger.missing().or_else(|| self.crowd.promises.missing());
             if is_done && missing.is_none() && self.mending.is_empty() {
                 break;
             }
@@ -193,6 +252,7 @@ impl World<'_> {
             self.stop_all()?;
         }
         let users = self.plan.users;
+        self.crowd.promises.check(&self.crowd.story);
         self.crowd.ledger.check(&self.crowd.story, everybody, |user| user / users);
         Ok(())
     }
