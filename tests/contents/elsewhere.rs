@@ -39,6 +39,7 @@ pub(crate) async fn branch(engine: &Engine) {
             from: "peer.example".try_into().unwrap(),
             pdu: pdu.unwrap(),
             as_outlier: false,
+            is_placed: false,
             relayed: false,
             not_recommended: None,
         };
@@ -83,6 +84,7 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         from: from.clone(),
         pdu: pdu(event),
         as_outlier,
+        is_placed: false,
         relayed: false,
         not_recommended: None,
     };

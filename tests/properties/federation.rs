@@ -175,6 +175,7 @@ fn received(room_id: &OwnedRoomId, (event_id, pdu): Sent) -> ReceivePdu {
         from: "elsewhere.test".try_into().unwrap(),
         pdu,
         as_outlier: false,
+        is_placed: false,
         relayed: false,
         not_recommended: None,
     }
@@ -295,6 +296,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
                 from: from.clone(),
                 pdu: pdu.clone(),
                 as_outlier: true,
+                is_placed: false,
                 relayed: false,
                 not_recommended: None,
             };

@@ -57,6 +57,9 @@ pub struct ReceivePdu {
     pub pdu: Box<RawValue>,
     /// Whether it is only needed as an auth event for others.
     pub as_outlier: bool,
+    /// Whether its past cannot be had, so that the state before it is the recorded one, which
+    /// another homeserver told ([`PlaceOutlier`](super::PlaceOutlier)).
+    pub is_placed: bool,
     /// Whether this homeserver sends it to the others in the room.
     pub relayed: bool,
     /// Why the room's policy server does not recommend it, if it does not.
@@ -141,7 +144,8 @@ impl ReceivePdu {
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event)).with_effort(Effort::Long(pause));
         // Its outcome is decided on the room as it is then.
-        let _ = IncomingPdu::new(&room, &branches, &event).judge(self.as_outlier);
+        let receipt = IncomingPdu::new(&room, &branches, &event).placed_as_recorded(self.is_placed);
+        let _ = receipt.judge(self.as_outlier);
     }
 
     fn decide_with(
@@ -168,7 +172,7 @@ impl ReceivePdu {
         if room.is_gapped() && env.events.find_shown(&env.state, &self.event_id)?.is_some() {
             return Ok(ReceiveOutcome::Known);
         }
-        let receipt = IncomingPdu::new(&room, &branches, &event);
+        let receipt = IncomingPdu::new(&room, &branches, &event).placed_as_recorded(self.is_placed);
         let verdict = match receipt.judge(self.as_outlier) {
             Err(NoState::Changed(_)) => return Ok(ReceiveOutcome::Unprepared),
             Ok(verdict) => self.recommended(verdict),
@@ -315,6 +319,8 @@ pub(super) struct IncomingPdu<'a, 'b> {
     pub(super) room: &'a Room,
     pub(super) branches: &'a Branches<'b>,
     pub(super) event: &'a EventRef,
+    /// Whether the state before it that was recorded counts if its past is not known.
+    is_placed: bool,
     /// The hashes of the states after the room's forward extremities, if all are known.
     now: OnceCell<Option<Vec<u128>>>,
 }
@@ -325,7 +331,14 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
         branches: &'a Branches<'b>,
         event: &'a EventRef,
     ) -> Self {
-        Self { room, branches, event, now: OnceCell::new() }
+        Self { room, branches, event, is_placed: false, now: OnceCell::new() }
+    }
+
+    /// The same for an event whose past cannot be had: the state before it, which was recorded when
+    /// it was an outlier, is what another homeserver told.
+    const fn placed_as_recorded(mut self, is_placed: bool) -> Self {
+        self.is_placed = is_placed;
+        self
     }
 
     pub(super) fn judge(&self, as_outlier: bool) -> Result<Verdict, NoState> {
@@ -427,10 +440,14 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
         let mut missing = Vec::new();
         let now = self.room.extremities();
         for event_id in &self.event.prev_events {
-            if now.iter().all(|tip| tip.event_id != *event_id)
-                && let Some(event) = self.branches.find(event_id)?
-                && self.branches.is_out_of_sight(&event)?
-            {
+            if now.iter().any(|tip| tip.event_id == *event_id) {
+                continue;
+            }
+            let is_lacking = match self.branches.find(event_id)? {
+                Some(event) => self.branches.is_out_of_sight(&event)?,
+                None => true,
+            };
+            if is_lacking {
                 missing.push(event_id.clone());
             }
         }
@@ -447,8 +464,17 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
             return Ok(self.branches.current());
         }
         let ids = event.prev_events.iter().map(|event_id| &**event_id);
-        let views = after_each(self.branches, ids)?;
-        Ok(self.join(views)?.view)
+        match after_each(self.branches, ids) {
+            // Its past cannot be had. Another homeserver may have told what state it led to.
+            Err(NoState::Missing(missing)) => {
+                let recorded = match self.is_placed {
+                    true => self.branches.recorded_before(&event.event_id)?,
+                    false => None,
+                };
+                recorded.ok_or(NoState::Missing(missing))
+            }
+            views => Ok(self.join(views?)?.view),
+        }
     }
 
     /// What state resolution makes of several states. If they are those after the forward

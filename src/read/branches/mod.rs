@@ -142,6 +142,13 @@ impl<'a> Branches<'a> {
         }
     }
 
+    /// The state before an event that is being decided again, as it was recorded when the event was
+    /// an outlier; `None` if it has no place in the room.
+    pub fn recorded_before(&self, event_id: &EventId) -> Result<Option<StateView>, ChainError> {
+        let recorded = self.events.find_known(self.state, self.room, event_id)?;
+        recorded.map_or(Ok(None), |event| self.before(&event))
+    }
+
     /// The event with this id, if it is shown to clients, or else if it is an outlier.
     pub fn find_shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         let found = self.find(event_id)?;

@@ -285,12 +285,32 @@ impl<'a> PduReceiver<'a> {
         event: &Verified,
         as_outlier: bool,
     ) -> Result<ReceiveOutcome, PduError> {
+        self.propose_with(origin, event, as_outlier, false).await
+    }
+
+    /// Records an event whose past cannot be had, by the recorded state before it.
+    pub(super) async fn propose_placed(
+        &self,
+        origin: &ServerName,
+        event: &Verified,
+    ) -> Result<ReceiveOutcome, PduError> {
+        self.propose_with(origin, event, false, true).await
+    }
+
+    async fn propose_with(
+        &self,
+        origin: &ServerName,
+        event: &Verified,
+        as_outlier: bool,
+        is_placed: bool,
+    ) -> Result<ReceiveOutcome, PduError> {
         let receive = ReceivePdu {
             room_id: event.room_id.clone(),
             event_id: event.event_id.clone(),
             from: origin.to_owned(),
             pdu: event.pdu.clone(),
             as_outlier,
+            is_placed,
             relayed: event.relayed,
             not_recommended: event.not_recommended.clone(),
         };

@@ -2,9 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::Federated;
+use super::authority;
 use super::elsewhere::{TIME, stage, texts};
-use super::hostile::Hostile;
-use super::peer::Peer;
+use super::hostile::{Hostile, with_pia};
+use super::peer::{Peer, Script};
+use super::view::fresh_sync;
 use crate::harness::encode;
 use crate::harness::stand_in::{reply, reply_json};
 
@@ -212,4 +215,37 @@ async fn of_two_events_for_one_key_of_the_state_a_room_has_one() {
     cabin.server.kill9();
     cabin.server.restart().await;
     assert_eq!(names().await[0]["event_id"], before[0]["event_id"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_after_what_cannot_be_had_is_in_the_next_sync() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let cabin = Federated::start(&authority).await;
+    let script = Script::default();
+    let peer = script.start(&authority).await;
+    let (ann, room_id, mut of_peer) = with_pia(&peer, &cabin).await;
+    let path = format!("/rooms/{}/state", encode(&room_id));
+    let state = ann.request("GET", &path, None).await.ok();
+    let ids = state.as_array().expect("a list").iter().map(|event| event["event_id"].clone());
+    let ids: Vec<_> = ids.collect();
+    // Somebody has made an event that this server cannot have, and pia speaks after it.
+    script.set([
+        ("get_missing_events", json!({ "events": [] })),
+        ("state_ids", json!({ "pdu_ids": ids, "auth_chain_ids": [] })),
+    ]);
+    let since = fresh_sync(&ann).await["next_batch"].as_str().expect("a token").to_owned();
+    let mut message = of_peer.message("heard").await;
+    message["prev_events"] = json!([format!("${}", "x".repeat(43))]);
+    let (event_id, message) = of_peer.signed(message);
+    assert_eq!(of_peer.send(&[message]).await, json!({ &*event_id: {} }));
+    let synced = ann.sync(Some(&since), 0, None).await;
+    let timeline = &synced["rooms"]["join"][&room_id]["timeline"];
+    assert_eq!(timeline["events"][0]["content"]["body"], "heard", "{synced}");
+    assert_eq!(timeline["limited"], true, "something may be missing before it");
+    // What follows it is heard, too, and what ann says then.
+    let mut next = of_peer.message("heard, too").await;
+    next["prev_events"] = json!([event_id]);
+    let (event_id, next) = of_peer.signed(next);
+    assert_eq!(of_peer.send(&[next]).await, json!({ &*event_id: {} }));
+    assert_eq!(super::hostile::texts(&ann, &room_id).await[..2], ["heard, too", "heard"]);
 }

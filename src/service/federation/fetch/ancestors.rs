@@ -151,8 +151,9 @@ impl PduReceiver<'_> {
                         for event in followers(&mut waiting, &event_id) {
                             let state = &mut budget.state;
                             self.place_known(origin, room, &event, state).await?;
+                            // Its users see it: whoever spoiled the past must not silence others.
                             if event.event_id == target {
-                                return Ok(ReceiveOutcome::Outlier);
+                                return self.propose_placed(origin, &event).await;
                             }
                         }
                     }
