@@ -160,7 +160,11 @@ impl User {
         for room in this.crowd.ledger.rooms() {
             let path = format!("v3/rooms/{}/state", encoded(&room));
             let answer = this.done(Method::GET, &path, None).await;
-            let ids = list(&answer.body).iter().filter_map(|event| event["event_id"].as_str());
+            // A homeserver that was never given the keys of the hostile one knows nothing of its users.
+            let is_ours =
+                |event: &&Value| this.crowd.user_ids.iter().any(|user| event["sender"] == **user);
+            let ours = list(&answer.body).iter().filter(is_ours);
+            let ids = ours.filter_map(|event| event["event_id"].as_str());
             this.crowd.ledger.state(&room, this.number, ids.map(str::to_owned).collect());
         }
     }

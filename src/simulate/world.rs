@@ -39,8 +39,12 @@ const PROMPT_AMONG_HOSTILE: Duration = Duration::from_secs(60);
 /// When the last fault begins.
 const TROUBLES: Duration = Duration::from_secs(120);
 
-/// How long it may take after the last fault until everybody has everything.
+/// How long it may take after the last fault until everybody has everything: homeservers that were
+/// not reached are tried again after a while.
 const RECOVERY: Duration = Duration::from_secs(40 * 60);
+
+/// The same where nothing went wrong.
+const ARRIVAL: Duration = Duration::from_secs(5 * 60);
 
 /// What a world has.
 #[derive(Clone, Debug)]
@@ -220,7 +224,8 @@ impl World<'_> {
             }
         }
         peace.send_replace(true);
-        let healed = self.sim.elapsed() + RECOVERY;
+        let healed =
+            self.sim.elapsed() + if self.plan.has_faults { RECOVERY } else { ARRIVAL };
         while self.goes_on() {
             self.step()?;
             // Looking costs more than a step.
