@@ -21,8 +21,11 @@ impl User {
     pub(crate) async fn redact(&self, room: &str, action: usize) {
         let own_room = self.crowd.ledger.maker(room) == Some(self.number);
         let sent = self.crowd.ledger.sent_in(room);
-        let may: Vec<_> =
-            sent.into_iter().filter(|(by, _)| own_room || *by == self.number).collect();
+        // Others' messages may not have come here yet.
+        let has_seen = |id: &str| self.crowd.ledger.has_seen(self.number, room, id);
+        let may =
+            sent.into_iter().filter(|(by, id)| *by == self.number || (own_room && has_seen(id)));
+        let may: Vec<_> = may.collect();
         let Some((_, event_id)) = self.dice.pick(&may) else { return };
         self.crowd.promises.redacting(event_id);
         let audience = self.crowd.ledger.audience(room);
@@ -174,11 +177,15 @@ impl User {
     /// Invites somebody to the private room, or removes somebody from it.
     pub(crate) async fn moderate(&self) {
         let Some(room) = self.crowd.promises.private_of(self.number) else { return };
-        let target = self.dice.below(self.crowd.user_ids.len());
-        if target == self.number {
-            return;
-        }
         let promises = &self.crowd.promises;
+        let others = (0..self.crowd.user_ids.len()).filter(|other| *other != self.number);
+        // Those who are or were there come first.
+        let (mut others, known): (Vec<_>, Vec<_>) =
+            others.partition(|other| promises.standing(&room, *other) == Standing::Out);
+        if !known.is_empty() && self.dice.happens(60) {
+            others = known;
+        }
+        let Some(&target) = self.dice.pick(&others) else { return };
         let (body, asked) = (json!({ "user_id": self.crowd.user_ids[target] }), now());
         let path = |what: &str| format!("v3/rooms/{}/{what}", encoded(&room));
         match promises.standing(&room, target) {

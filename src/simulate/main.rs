@@ -64,6 +64,10 @@ struct Arguments {
     #[arg(long)]
     hostile: bool,
 
+    /// Have it tell false states of rooms, too, against which not all is done yet
+    #[arg(long, requires = "hostile")]
+    state_lies: bool,
+
     /// Write what the disks hold at the end into this directory, a file for each homeserver
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
@@ -163,6 +167,7 @@ fn arguments_of(plan: &Plan) -> String {
         actions,
         has_faults,
         is_hostile,
+        has_state_lies,
         replays,
         without,
         planted,
@@ -174,6 +179,9 @@ fn arguments_of(plan: &Plan) -> String {
     }
     if *is_hostile {
         text.push_str(" --hostile");
+    }
+    if *has_state_lies {
+        text.push_str(" --state-lies");
     }
     if *replays {
         text.push_str(" --replays");
@@ -250,6 +258,7 @@ fn main() -> ExitCode {
             actions: arguments.actions,
             has_faults: !arguments.calm,
             is_hostile: arguments.hostile,
+            has_state_lies: arguments.state_lies,
             replays: arguments.replays,
             without: arguments.without.iter().copied().collect(),
             planted,

@@ -293,6 +293,9 @@ impl User {
         let (rooms, private) =
             (self.crowd.ledger.rooms(), self.crowd.promises.private_with(self.number));
         let Some(room) = self.dice.pick(&rooms) else { return };
+        if self.is_host && self.dice.happens(30) {
+            return self.moderate().await;
+        }
         match self.dice.below(25) {
             0..=7 => self.send(room, action).await,
             8..=9 => match self.dice.pick(&private) {
@@ -308,7 +311,6 @@ impl User {
             20 => self.set_account_data(action).await,
             21 => self.set_topic(room, action).await,
             22 => self.use_another_device(action).await,
-            _ if self.is_host => self.moderate().await,
             _ => self.send(room, action).await,
         }
     }

@@ -43,7 +43,7 @@ const TROUBLES: Duration = Duration::from_secs(120);
 /// not reached are tried again after a while.
 const RECOVERY: Duration = Duration::from_secs(40 * 60);
 
-/// The same where nothing went wrong.
+/// The same from when everybody has done all, where nothing went wrong.
 const ARRIVAL: Duration = Duration::from_secs(5 * 60);
 
 /// What a world has.
@@ -58,6 +58,8 @@ pub(crate) struct Plan {
     pub(crate) has_faults: bool,
     /// Whether a homeserver is hostile.
     pub(crate) is_hostile: bool,
+    /// Whether it tells false states of rooms.
+    pub(crate) has_state_lies: bool,
     /// Whether what a server knew when it stopped is compared with a replay of its log.
     pub(crate) replays: bool,
     /// The faults that are left out, by number.
@@ -76,6 +78,7 @@ impl Plan {
             actions: 30,
             has_faults: false,
             is_hostile: false,
+            has_state_lies: false,
             replays: false,
             without: BTreeSet::new(),
             planted: None,
@@ -143,7 +146,15 @@ pub(crate) fn run(plan: Plan, story: &Story, dump: Option<&Path>) -> Result<Outc
         let neighbours = homeservers.iter();
         let neighbours = neighbours.map(|of| Neighbour { name: of.name.clone(), ip: of.ip });
         let (neighbours, people) = (neighbours.collect(), crowd.user_ids.clone());
-        let hostile = Hostile::new(ip, &authority, plan.seed, story, neighbours, people)?;
+        let hostile = Hostile::new(
+            ip,
+            &authority,
+            plan.seed,
+            story,
+            neighbours,
+            people,
+            plan.has_state_lies,
+        )?;
         let (hostile, crowd) = (Rc::new(hostile), Rc::clone(&crowd));
         sim.client("hostile", async move {
             let acting = Rc::clone(&hostile);
@@ -224,8 +235,7 @@ impl World<'_> {
             }
         }
         peace.send_replace(true);
-        let healed =
-            self.sim.elapsed() + if self.plan.has_faults { RECOVERY } else { ARRIVAL };
+        let mut healed = self.sim.elapsed() + RECOVERY;
         while self.goes_on() {
             self.step()?;
             // Looking costs more than a step.
@@ -236,6 +246,9 @@ impl World<'_> {
             let missing = self.crowd.ledger.missing().or_else(|| self.crowd.promises.missing());
             if is_done && missing.is_none() && self.mending.is_empty() {
                 break;
+            }
+            if !self.plan.has_faults && !is_done {
+                healed = self.sim.elapsed() + ARRIVAL;
             }
             if self.sim.elapsed() > healed {
                 let what = missing.unwrap_or_else(|| "not everybody has done all".to_owned());
