@@ -173,6 +173,17 @@ impl Body {
         }
     }
 
+    /// Gives back the memory beyond `bytes` bytes in total, and the turn once it needs none.
+    pub fn shrink(&mut self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(self.weight);
+        let to = bytes.div_ceil(limits::BODY_QUANTUM).saturating_mul(limits::BODY_QUANTUM);
+        let to = to.min(self.reserved);
+        if self.bodies.usage.lock().shrink(&self.bodies.shares, self.id, to) {
+            self.turn = None;
+        }
+        self.reserved = to;
+    }
+
     /// Reserves memory, or makes others give some up.
     fn reserve(&self, to: u64, waited: Duration, now: Instant) -> Result<(), ReachedBound> {
         let (shares, has_turn) = (&self.bodies.shares, self.turn.is_some());

@@ -229,6 +229,32 @@ async fn large_answers_go_one_after_the_other_and_small_ones_beside_them() {
     assert!(is_empty(&bodies));
 }
 
+#[tokio::test]
+async fn a_large_answer_gives_back_what_is_done_with_and_then_its_turn() {
+    let bodies = bodies();
+    let until = Instant::now() + limits::FEDERATION_STATE_TIMEOUT;
+    let mut first = bodies.begin(asked("a"), 1);
+    first.grow(60 * MIB, until).await.expect("it is alone");
+    let second = tokio::spawn({
+        let mut second = bodies.begin(asked("b"), 1);
+        async move { second.grow(30 * MIB, until).await.map(|()| second) }
+    });
+    first.shrink(19 * MIB);
+    assert_eq!(bodies.held().1, 19 << 20);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(first.has_turn() && !second.is_finished());
+    first.shrink(17 * MIB);
+    assert!(!first.has_turn());
+    let second = second.await.expect("no panic").expect("its turn");
+    assert_eq!(bodies.held().1, 47 << 20);
+    first.shrink(64 * MIB);
+    assert_eq!(bodies.held().1, 47 << 20, "it does not grow so");
+    drop((first, second));
+    assert!(is_empty(&bodies));
+}
+
 #[test]
 fn an_answer_for_a_user_ends_the_turns_of_others() {
     let (mut kept, now) = (ReservedUsage::default(), Instant::now());
@@ -283,7 +309,7 @@ async fn one_is_in_line(flood: Urgency, other: Urgency, server: impl Fn(usize) -
 proptest! {
     #[test]
     fn no_bound_is_ever_exceeded_and_all_is_given_back(
-        steps in prop::collection::vec((0..40_usize, 0..6_u8, 0..12_u64, 0..4_u8), 1..300),
+        steps in prop::collection::vec((0..40_usize, 0..6_u8, 0..12_u64, 0..5_u8), 1..300),
     ) {
         let shares = Shares::new(96 << 20, 8 * MIB);
         let (mut usage, mut now) = (UsageTable::default(), Instant::now());
@@ -304,6 +330,10 @@ proptest! {
                     }
                 }
                 (1, Some((id, ..))) => usage.arrived(*id, principal % 2 == 0, now),
+                (2, Some((id, _, bytes))) => {
+                    usage.shrink(&shares, *id, mib << 20);
+                    *bytes = (*bytes).min(mib << 20);
+                }
                 (_, Some((id, dropped, bytes))) => {
                     if *dropped.borrow() {
                         usage.end(*id);

@@ -331,6 +331,21 @@ impl UsageTable {
         Ok(())
     }
 
+    /// Gives back what a body has beyond `to` bytes. Returns whether its principal is within the
+    /// share then: so its turn ends.
+    pub(super) fn shrink(&mut self, shares: &Shares, id: u64, to: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(&id) else { return true };
+        let less = entry.bytes.saturating_sub(to);
+        entry.bytes -= less;
+        let principal = entry.principal.clone();
+        self.subtract(&principal, less);
+        let is_within = self.of_principal(&principal) <= shares.of_principal(&principal);
+        if is_within && let Some(entry) = self.entries.get_mut(&id) {
+            entry.turn = None;
+        }
+        is_within
+    }
+
     /// Whether what is left is for another waiting body of a lower rank. Small ones have a reserve.
     fn gives_way(&self, shares: &Shares, id: u64, own: &Entry, to: u64, now: Instant) -> bool {
         if self.waiting.is_empty() || to <= limits::BODY_SMALL_SHARE || own.turn.is_some() {

@@ -23,10 +23,21 @@ pub struct AnswerBody {
     charge: Option<bodies::Body>,
 }
 
-/// Keeps an answer charged whose parts are in use.
+/// Keeps the parts of an answer charged that are in use.
 #[derive(Debug)]
 pub struct AnswerCharge {
-    _body: Option<bodies::Body>,
+    body: Option<bodies::Body>,
+    left: usize,
+}
+
+impl AnswerCharge {
+    /// Gives back what parts of `bytes` bytes took.
+    pub fn give_back(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes);
+        if let Some(body) = &mut self.body {
+            body.shrink(self.left);
+        }
+    }
 }
 
 impl AnswerBody {
@@ -98,7 +109,8 @@ impl FederationResponse {
             }
         }
         parts.iter_mut().for_each(|list| list.reverse());
-        (parts, AnswerCharge { _body: charge })
+        let left = parts.iter().flatten().map(|part| part.get().len()).sum();
+        (parts, AnswerCharge { body: charge, left })
     }
 }
 

@@ -213,10 +213,10 @@ impl PduReceiver<'_> {
         self.begin(room_id, &signed.version, server, create).await?;
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
         let places = [&joined.auth_chain, &joined.state].map(|events| answer.places(events));
-        let ([chain, events], charge) = answer.take_apart(places);
+        let ([chain, events], mut charge) = answer.take_apart(places);
         // Those whose authorities come later in the answer.
         let mut waiting = Vec::new();
-        let chain = self.take_in(server, &room, chain, &mut waiting, |_| {}).await;
+        let chain = self.take_in(server, &room, chain, &mut charge, &mut waiting, |_| {}).await;
         chain.map_err(|error| wrong(&error))?;
         let mut state = Vec::with_capacity(events.len());
         let mut unverified = BTreeMap::new();
@@ -227,7 +227,7 @@ impl PduReceiver<'_> {
                 unverified.insert(user_id.clone(), event_id.clone());
             }
         };
-        let taken = self.take_in(server, &room, events, &mut waiting, found).await;
+        let taken = self.take_in(server, &room, events, &mut charge, &mut waiting, found).await;
         taken.map_err(|error| wrong(&error))?;
         self.record_outliers(server, &room, waiting, true).await.map_err(|error| wrong(&error))?;
         drop(charge);

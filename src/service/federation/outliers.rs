@@ -22,7 +22,7 @@ use super::{
 };
 use logcabin_base::{background, limits};
 use logcabin_decide::federation::{OutlierOutcome, RecordOutliers};
-use logcabin_outside::federation::{EventKeys, KeyError, Priority, Unreachable};
+use logcabin_outside::federation::{AnswerCharge, EventKeys, KeyError, Priority, Unreachable};
 use logcabin_record::{Origin, event_format::has_chosen_ids};
 use logcabin_state::Room;
 
@@ -228,7 +228,8 @@ impl PduReceiver<'_> {
 
     /// Verifies very many events, and records each part of them as outliers once it is verified, so
     /// that few of them are in memory twice, and not at all once they are recorded. Events whose
-    /// auth events are not known yet are added to `waiting`. Calls `found` for each event.
+    /// auth events are not known yet are added to `waiting`. Calls `found` for each event, and gives
+    /// back what `charge` has for those that are done with.
     ///
     /// # Errors
     /// As [`Self::check_all`].
@@ -237,6 +238,7 @@ impl PduReceiver<'_> {
         origin: &ServerName,
         room: &Room,
         events: Vec<Box<RawValue>>,
+        charge: &mut AnswerCharge,
         waiting: &mut Vec<Verified>,
         mut found: impl FnMut(&CheckedEvent),
     ) -> Result<(), PduError> {
@@ -252,13 +254,16 @@ impl PduReceiver<'_> {
                     valid.push(event);
                 }
             }
+            let bytes: usize = part.iter().map(|event| event.get().len()).sum();
             drop(part);
             let knows = |id: &str| EventId::parse(id).map_or(Ok(false), |id| self.knows(room, &id));
             let (known, others) = background::at_length(|| {
                 divided(valid, knows).map(|(known, others)| (parts(known), others))
             })?;
+            let waits: usize = others.iter().map(|event| event.pdu.get().len()).sum();
             waiting.extend(others);
             self.record_parts(origin, room, known, true).await?;
+            charge.give_back(bytes.saturating_sub(waits));
         }
         Ok(())
     }

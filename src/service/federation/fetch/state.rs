@@ -114,7 +114,7 @@ impl PduReceiver<'_> {
         let whole: StateResponse<'_> =
             answer.parts().map_err(|error| not_fetched(origin, &error))?;
         let places = [&whole.auth_chain, &whole.pdus].map(|events| answer.places(events));
-        let ([chain, pdus], answer) = answer.take_apart(places);
+        let ([chain, pdus], mut answer) = answer.take_apart(places);
         let charge = |checked: &CheckedEvent| {
             if let CheckedEvent::Valid(event) = checked {
                 self.charge_events(origin, std::slice::from_ref(event));
@@ -122,7 +122,7 @@ impl PduReceiver<'_> {
         };
         // Those whose authorities come later in the answer.
         let mut waiting = Vec::new();
-        self.take_in(origin, room, chain, &mut waiting, charge).await?;
+        self.take_in(origin, room, chain, &mut answer, &mut waiting, charge).await?;
         let mut state = Vec::with_capacity(pdus.len());
         let found = |checked: &CheckedEvent| {
             charge(checked);
@@ -132,7 +132,7 @@ impl PduReceiver<'_> {
                 CheckedEvent::Unverified(..) => {}
             }
         };
-        self.take_in(origin, room, pdus, &mut waiting, found).await?;
+        self.take_in(origin, room, pdus, &mut answer, &mut waiting, found).await?;
         self.record_outliers(origin, room, waiting, true).await?;
         drop(answer);
         Ok(state)
