@@ -160,7 +160,7 @@ impl User {
         for room in this.crowd.ledger.rooms() {
             let path = format!("v3/rooms/{}/state", encoded(&room));
             let answer = this.done(Method::GET, &path, None).await;
-            // A homeserver that was never given the keys of the hostile one knows nothing of its users.
+            // A homeserver that the hostile one never gave its keys knows nothing of its users.
             let is_ours =
                 |event: &&Value| this.crowd.user_ids.iter().any(|user| event["sender"] == **user);
             let ours = list(&answer.body).iter().filter(is_ours);
@@ -222,7 +222,7 @@ impl User {
         let key =
             |what: String| STANDARD_NO_PAD.encode(bytes_of(&format!("{what} of {}", self.device)));
         // Some have so few that others get the fallback key.
-        let many = if self.number % 2 == 0 { 50 } else { 2 };
+        let many = if self.number % 2 == 0 { 50 } else { 1 };
         let keys: serde_json::Map<String, Value> = (0..many)
             .map(|number| {
                 let key = json!({ "key": key(format!("key {number}")) });
@@ -317,7 +317,7 @@ impl User {
 
     async fn send(&self, room: &str, action: usize) {
         let text = format!("message {action} of {}", self.name());
-        // Somebody may say something there who does not know of a member yet, and nobody after them.
+        // Somebody may speak there who does not know of a member yet, and nobody after them.
         let is_private = !self.crowd.ledger.rooms().iter().any(|other| other == room);
         let audience = match is_private {
             true => BTreeSet::new(),
@@ -445,7 +445,7 @@ impl User {
                     let how = format!("{} got {event}", self.name());
                     story.broken("nobody empties what others say", &how);
                 }
-                // The hostile homeserver may have its users leave in one branch and stay in another.
+                // The hostile homeserver's users may leave in one branch and stay in another.
                 let member =
                     event["state_key"].as_str().zip(event["content"]["membership"].as_str());
                 let saw = Saw {
