@@ -51,8 +51,8 @@ struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 30)]
     actions: usize,
 
-    /// Plant a fault in the servers, which the worlds then must find; or `all`, each in a world that
-    /// is known to find it
+    /// Plant a fault in the servers, which the worlds then must find; or `all`, each in a world
+    /// that is known to find it
     #[arg(long, value_name = "NUMBER|all")]
     mutate: Option<String>,
 

@@ -333,8 +333,8 @@ impl Keys {
         true
     }
 
-    /// Forgets the changes that erased records told of, since a replay cannot find them. Their users
-    /// were deactivated, which is a later change of each.
+    /// Forgets the changes that erased records told of, since a replay cannot find them. Their
+    /// users were deactivated, which is a later change of each.
     pub(super) fn forget_changes(&self, runs: impl Iterator<Item = (Offset, Offset)>) {
         let mut changes = self.changes.write();
         for (first, last) in runs {

@@ -133,8 +133,8 @@ impl FederationRequest {
         }
     }
 
-    /// The same if the answer may be as large as the state of a room. Its events are parts of it, or
-    /// take their memory from it: see [`FederationResponse::take_apart`].
+    /// The same if the answer may be as large as the state of a room. Its events are parts of it,
+    /// or take their memory from it: see [`FederationResponse::take_apart`].
     #[must_use]
     pub fn of_state(mut self, urgency: Urgency) -> Self {
         self.max_bytes = limits::FEDERATION_STATE_BYTES;

@@ -228,8 +228,8 @@ impl PduReceiver<'_> {
 
     /// Verifies very many events, and records each part of them as outliers once it is verified, so
     /// that few of them are in memory twice, and not at all once they are recorded. Events whose
-    /// auth events are not known yet are added to `waiting`. Calls `found` for each event, and gives
-    /// back what `charge` has for those that are done with.
+    /// auth events are not known yet are added to `waiting`. Calls `found` for each event, and
+    /// gives back what `charge` has for those that are done with.
     ///
     /// # Errors
     /// As [`Self::check_all`].
