@@ -222,7 +222,7 @@ impl User {
         let key =
             |what: String| STANDARD_NO_PAD.encode(bytes_of(&format!("{what} of {}", self.device)));
         // Some have so few that others get the fallback key.
-        let many = if self.number % 2 == 0 { 50 } else { 1 };
+        let many = if self.number.is_multiple_of(2) { 50 } else { 1 };
         let keys: serde_json::Map<String, Value> = (0..many)
             .map(|number| {
                 let key = json!({ "key": key(format!("key {number}")) });
