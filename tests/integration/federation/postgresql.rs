@@ -97,7 +97,7 @@ impl Postgresql {
 impl Drop for Postgresql {
     fn drop(&mut self) {
         let stopped = as_owner(self.owner, &self.programs.join("pg_ctl"), self.place())
-            .args(["stop", "-D", "data", "-m", "immediate"])
+            .args(["stop", "-D", "data", "-m", "fast"])
             .stdout(Stdio::null())
             .status();
         if !stopped.is_ok_and(|status| status.success()) {

@@ -1,7 +1,7 @@
 //! Tools that tests need besides Rust, found or reported as missing, and the output of programs.
 
 use std::env;
-use std::ffi::OsString;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
@@ -86,11 +86,19 @@ pub(crate) fn prometheus() -> Result<(), String> {
 }
 
 /// What is to be loaded into a program so that its clock is another (Debian's `faketime`).
-pub(crate) fn faketime() -> Option<OsString> {
-    let shown =
-        Command::new("faketime").args(["-f", "2033-01-01 00:00:00", "env"]).output().ok()?;
-    let shown = String::from_utf8(shown.stdout).ok()?;
-    shown.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).map(OsString::from)
+pub(crate) fn faketime() -> Option<PathBuf> {
+    // Not what the program `faketime` prints: it fails where an ended process left files of its number.
+    let machines = fs::read_dir("/usr/lib").ok()?.flatten();
+    let mut libraries = machines.map(|entry| entry.path().join("faketime/libfaketime.so.1"));
+    libraries.find(|library| library.exists())
+}
+
+/// Removes the shared memory of a killed process that `faketime()` was loaded into, which would
+/// disturb the next process of this number.
+pub(crate) fn forget_faketime(process: &str) {
+    for name in ["faketime_shm_", "sem.faketime_sem_"] {
+        let _ = fs::remove_file(format!("/dev/shm/{name}{process}"));
+    }
 }
 
 /// A key and a certificate for `localhost`, in PEM, signed by itself.
