@@ -155,6 +155,9 @@ pub const ONE_EVENT_BYTES: usize = 320 << 10;
 /// Predecessors that an event names (room version 1, "Event format").
 pub const PREDECESSORS: usize = 20;
 
+/// Events before another one among which one is looked for whose past is not known.
+pub const TOLD_VISITED: usize = 100;
+
 /// Forward extremities of a room: an event of this server names all of them. A homeserver that
 /// lacks some asks for the events before it; Synapse asks for ten, and refuses an event if one of
 /// its predecessors is not among them.

@@ -1,7 +1,11 @@
 //! Events of other homeservers (server-server API, "Checks performed on receipt of a PDU"). Their
 //! form, signatures and hashes are checked before.
 
-use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use ruma::{
     EventId, OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, UserId,
@@ -57,8 +61,9 @@ pub struct ReceivePdu {
     pub pdu: Box<RawValue>,
     /// Whether it is only needed as an auth event for others.
     pub as_outlier: bool,
-    /// Whether its past cannot be had, so that the state before it is the recorded one, which
-    /// another homeserver told ([`PlaceOutlier`](super::PlaceOutlier)).
+    /// Whether the state before it is the recorded one, which another homeserver told
+    /// ([`PlaceOutlier`](super::PlaceOutlier)): its past cannot be had, or rests on what a third one
+    /// told.
     pub is_placed: bool,
     /// Whether this homeserver sends it to the others in the room.
     pub relayed: bool,
@@ -88,6 +93,10 @@ pub enum ReceiveOutcome {
     /// Computing the state before it exceeds this homeserver's limits, and nothing was recorded:
     /// another homeserver may supply that state.
     Unresolved,
+    /// It is allowed by its auth events and by the current state, but not by the state before it,
+    /// which rests on what another homeserver told. Nothing was recorded: its sender's homeserver
+    /// may supply that state.
+    Disputed,
     /// Judging it takes longer than the room's other events may wait, and nothing was recorded:
     /// [`ReceivePdu::prepare`] it, and propose it again.
     Unprepared,
@@ -184,6 +193,7 @@ impl ReceivePdu {
             Err(NoState::TooMuch(_) | NoState::TooLarge(_)) => {
                 return Ok(ReceiveOutcome::Unresolved);
             }
+            Err(NoState::Disputed) => return Ok(ReceiveOutcome::Disputed),
             // It is not known whether it is allowed, so it is never part of a state.
             Err(error @ NoState::Failed(_)) => {
                 let outcome = Outcome::Rejected { reason: error.to_string() };
@@ -319,7 +329,7 @@ pub(super) struct IncomingPdu<'a, 'b> {
     pub(super) room: &'a Room,
     pub(super) branches: &'a Branches<'b>,
     pub(super) event: &'a EventRef,
-    /// Whether the state before it that was recorded counts if its past is not known.
+    /// Whether the state before it is the recorded one.
     is_placed: bool,
     /// The hashes of the states after the room's forward extremities, if all are known.
     now: OnceCell<Option<Vec<u128>>>,
@@ -334,8 +344,7 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
         Self { room, branches, event, is_placed: false, now: OnceCell::new() }
     }
 
-    /// The same for an event whose past cannot be had: the state before it, which was recorded when
-    /// it was an outlier, is what another homeserver told.
+    /// The same by the state before the event that was recorded when it was an outlier, if one was.
     const fn placed_as_recorded(mut self, is_placed: bool) -> Self {
         self.is_placed = is_placed;
         self
@@ -383,13 +392,21 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
             return Ok(rejected("it comes after no event".to_owned()));
         }
         let before = self.with_claimed(self.before()?, &auth_events)?;
+        let current = self.branches.current();
+        let allowed_now = self.allowed_in(&self.with_claimed(current.clone(), &auth_events)?)?;
         let noted = self.noted(&before)?;
-        if let Err(reason) = by_auth_events.and(self.allowed_in(&before)?) {
+        if let Err(reason) = by_auth_events {
             let outcome = Outcome::Rejected { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
-        let current = self.branches.current();
-        if let Err(reason) = self.allowed_in(&self.with_claimed(current.clone(), &auth_events)?)?
+        if let Err(reason) = self.allowed_in(&before)? {
+            if !self.is_placed && allowed_now.is_ok() && self.rests_on_told()? {
+                return Err(NoState::Disputed);
+            }
+            let outcome = Outcome::Rejected { reason };
+            return Ok(Verdict::Aside { outcome, before: noted });
+        }
+        if let Err(reason) = allowed_now
             && !planted::has(Fault::SoftFailSkipped)
         {
             let outcome = Outcome::SoftFailed { reason };
@@ -454,9 +471,31 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
         Ok(missing)
     }
 
+    /// Whether the state before the event may rest on what another homeserver told: not far before
+    /// it, there is an event whose past is not known.
+    fn rests_on_told(&self) -> Result<bool, ReadError> {
+        let mut next: VecDeque<OwnedEventId> = self.event.prev_events.iter().cloned().collect();
+        let mut seen = BTreeSet::new();
+        while let Some(event_id) = next.pop_front() {
+            if seen.len() >= limits::TOLD_VISITED || !seen.insert(event_id.clone()) {
+                continue;
+            }
+            match self.branches.find(&event_id)? {
+                Some(event) => next.extend(event.prev_events.iter().cloned()),
+                None => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
     /// The state before the event.
     fn before(&self) -> Result<StateView, NoState> {
         let event = self.event;
+        if self.is_placed
+            && let Some(recorded) = self.branches.recorded_before(&event.event_id)?
+        {
+            return Ok(recorded);
+        }
         let now = self.room.extremities();
         let is_after_all = now.len() == event.prev_events.len()
             && now.iter().all(|tip| event.prev_events.contains(&tip.event_id));
@@ -464,17 +503,7 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
             return Ok(self.branches.current());
         }
         let ids = event.prev_events.iter().map(|event_id| &**event_id);
-        match after_each(self.branches, ids) {
-            // Its past cannot be had. Another homeserver may have told what state it led to.
-            Err(NoState::Missing(missing)) => {
-                let recorded = match self.is_placed {
-                    true => self.branches.recorded_before(&event.event_id)?,
-                    false => None,
-                };
-                recorded.ok_or(NoState::Missing(missing))
-            }
-            views => Ok(self.join(views?)?.view),
-        }
+        Ok(self.join(after_each(self.branches, ids)?)?.view)
     }
 
     /// What state resolution makes of several states. If they are those after the forward

@@ -46,6 +46,10 @@ pub(super) enum NoState {
     /// More bytes of changes than one event may make.
     #[error("the room's branches differ in too much ({0} bytes)")]
     TooLarge(usize),
+    /// It rests on what another homeserver told, and does not allow an event that the current state
+    /// and its auth events allow.
+    #[error("the state before it is what another homeserver told")]
+    Disputed,
     /// The algorithm failed.
     #[error("the room's branches cannot be resolved: {0}")]
     Failed(String),

@@ -226,9 +226,9 @@ impl<'a> PduReceiver<'a> {
     ) -> Result<ReceiveOutcome, PduError> {
         self.ask_policy_server(room, &mut event, budget).await?;
         match self.propose(origin, &event, false).await? {
-            ReceiveOutcome::Missing { .. } | ReceiveOutcome::Unresolved => {
-                self.with_ancestors(origin, room, event, budget).await
-            }
+            ReceiveOutcome::Missing { .. }
+            | ReceiveOutcome::Unresolved
+            | ReceiveOutcome::Disputed => self.with_ancestors(origin, room, event, budget).await,
             outcome => Ok(outcome),
         }
     }
@@ -275,6 +275,7 @@ impl<'a> PduReceiver<'a> {
             ReceiveOutcome::Outlier
             | ReceiveOutcome::Missing { .. }
             | ReceiveOutcome::Unresolved
+            | ReceiveOutcome::Disputed
             | ReceiveOutcome::Unprepared => Err(PduError::Missing),
         }
     }
@@ -288,7 +289,7 @@ impl<'a> PduReceiver<'a> {
         self.propose_with(origin, event, as_outlier, false).await
     }
 
-    /// Records an event whose past cannot be had, by the recorded state before it.
+    /// Records an event by the recorded state before it.
     pub(super) async fn propose_placed(
         &self,
         origin: &ServerName,

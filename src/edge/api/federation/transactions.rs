@@ -133,6 +133,7 @@ fn count(received: &Result<&ReceiveOutcome, &PduError>) {
         Ok(
             ReceiveOutcome::Missing { .. }
             | ReceiveOutcome::Unresolved
+            | ReceiveOutcome::Disputed
             | ReceiveOutcome::Unprepared,
         )
         | Err(PduError::Missing) => PduOutcome::Missing,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{Allowance, Budget, request::as_many_as_state};
-use crate::federation::{PduError, PduReceiver, outliers::Lacking, receive::Verified};
+use crate::federation::{PduError, PduReceiver, outliers::Lacking, pdu::Pdu, receive::Verified};
 use logcabin_base::{
     limits,
     planted::{self, Fault},
@@ -90,6 +90,9 @@ impl PduReceiver<'_> {
                         Err(error) => return Err(error),
                     }
                 }
+                if outcome == ReceiveOutcome::Disputed {
+                    outcome = self.settle(room, event, &mut budget.state).await?;
+                }
                 match outcome {
                     ReceiveOutcome::Missing { auth, prev } => {
                         missing.extend(prev);
@@ -161,6 +164,22 @@ impl PduReceiver<'_> {
                 }
             }
         }
+    }
+
+    /// Records an event by the state before it as its sender's homeserver tells it: what a third one
+    /// told must not keep its users' events out of the room.
+    async fn settle(
+        &self,
+        room: &Arc<Room>,
+        event: &Verified,
+        budget: &mut Allowance,
+    ) -> Result<ReceiveOutcome, PduError> {
+        let pdu = Pdu::of_room(room, &event.pdu)?;
+        let server = pdu.sender().map(|sender| sender.server_name().to_owned());
+        let server = server.filter(|server| server != self.federation.client.own_name());
+        let server = server.ok_or(PduError::Missing)?;
+        self.place_known(&server, room, event, budget).await?;
+        self.propose_placed(&server, event).await
     }
 
     /// The events between the known ones and these.
