@@ -132,6 +132,18 @@ impl User {
         }
     }
 
+    /// Speaks in a room when about to be removed from it.
+    pub(crate) async fn shout(&self) {
+        for number in 0.. {
+            sleep(Duration::from_millis(100)).await;
+            if let Some(room) = self.crowd.promises.is_to_shout(self.number) {
+                for nth in 0..4 {
+                    self.send(&room, 100_000 + 4 * number + nth).await;
+                }
+            }
+        }
+    }
+
     /// Asks for the devices of those whose devices are outdated, as they become so.
     pub(crate) async fn follow_devices(&self, outdated: &Outdated) {
         let everybody = self.crowd.user_ids.len();
@@ -201,6 +213,9 @@ impl User {
                 let bans = self.dice.happens(50);
                 promises.set_standing(&room, target, Standing::Pending);
                 self.crowd.ledger.leaves(target, &room);
+                // They speak while they are removed.
+                promises.will_go(target, &room);
+                sleep(self.dice.between_ms(100, 600)).await;
                 let what = if bans { "ban" } else { "kick" };
                 // If the answer is lost, the next one is that they are not there.
                 let answer = self.settle(Method::POST, &path(what), Some(&body)).await;

@@ -29,6 +29,8 @@ pub(crate) struct Promises(Rc<RefCell<Inner>>);
 struct Inner {
     /// The private rooms, each with the user who made it.
     private: BTreeMap<String, usize>,
+    /// Users who are to speak in a private room, because they are about to be removed from it.
+    shouts: BTreeMap<usize, String>,
     standings: BTreeMap<(String, usize), Standing>,
     /// When a user was invited to a room or removed from it, and when they last learned of it.
     news: BTreeMap<(usize, String, News), (Duration, Duration)>,
@@ -82,6 +84,16 @@ impl Promises {
 
     pub(crate) fn set_standing(&self, room: &str, user: usize, standing: Standing) {
         self.0.borrow_mut().standings.insert((room.to_owned(), user), standing);
+    }
+
+    /// A user is about to be removed from a room.
+    pub(crate) fn will_go(&self, user: usize, room: &str) {
+        self.0.borrow_mut().shouts.insert(user, room.to_owned());
+    }
+
+    /// The room that a user is about to be removed from.
+    pub(crate) fn is_to_shout(&self, user: usize) -> Option<String> {
+        self.0.borrow_mut().shouts.remove(&user)
     }
 
     /// Somebody was told at `asked` that a user is invited or removed.

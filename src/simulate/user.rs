@@ -133,7 +133,8 @@ impl User {
         }
         let (syncing, following) = (Rc::clone(&this), Rc::clone(&this));
         let outdated = Rc::new(Outdated::default());
-        let known = Rc::clone(&outdated);
+        let (known, shouting) = (Rc::clone(&outdated), Rc::clone(&this));
+        tokio::task::spawn_local(async move { shouting.shout().await });
         tokio::task::spawn_local(async move { syncing.sync(&outdated).await });
         tokio::task::spawn_local(async move { following.follow_devices(&known).await });
         for (room, server) in this.crowd.ledger.places() {
@@ -297,25 +298,21 @@ impl User {
             return self.moderate().await;
         }
         match self.dice.below(25) {
-            0..=7 => self.send(room, action).await,
-            8..=9 => match self.dice.pick(&private) {
-                Some(room) => self.send(room, action).await,
-                None => self.send(room, action).await,
-            },
-            10..=11 => self.set_state(room, action).await,
-            12..=13 => self.tell(action).await,
-            14..=15 => self.claim().await,
-            16 => self.redact(room, action).await,
-            17..=18 => self.read(room, false).await,
-            19 => self.begin_typing(room).await,
-            20 => self.set_account_data(action).await,
-            21 => self.set_topic(room, action).await,
-            22 => self.use_another_device(action).await,
+            0..=1 => self.send(self.dice.pick(&private).unwrap_or(room), action).await,
+            2..=3 => self.set_state(room, action).await,
+            4..=8 => self.tell(action).await,
+            9..=10 => self.claim().await,
+            11 => self.redact(room, action).await,
+            12..=13 => self.read(room, false).await,
+            14 => self.begin_typing(room).await,
+            15 => self.set_account_data(action).await,
+            16 => self.set_topic(room, action).await,
+            17 => self.use_another_device(action).await,
             _ => self.send(room, action).await,
         }
     }
 
-    async fn send(&self, room: &str, action: usize) {
+    pub(crate) async fn send(&self, room: &str, action: usize) {
         let text = format!("message {action} of {}", self.name());
         // Somebody may speak there who does not know of a member yet, and nobody after them.
         let is_private = !self.crowd.ledger.rooms().iter().any(|other| other == room);
