@@ -259,6 +259,8 @@ impl User {
         }
         for (room, _) in body["rooms"]["leave"].as_object().into_iter().flatten() {
             promises.learns(self.number, room, News::Removal);
+            // If they come back, they get what they have seen before once more.
+            self.crowd.ledger.forgets(self.number, room);
             self.note(&format!("is no longer in {room}"));
         }
         for (room, part) in body["rooms"]["join"].as_object().into_iter().flatten() {

@@ -119,6 +119,11 @@ impl Ledger {
         inner.gone.insert((user, room.to_owned()));
     }
 
+    /// A user has learned that they are no longer in a room.
+    pub(crate) fn forgets(&self, user: usize, room: &str) {
+        self.0.borrow_mut().seen.remove(&(user, room.to_owned()));
+    }
+
     /// A user has sent a message.
     pub(crate) fn said(&self, room: &str, event_id: &str, by: usize) {
         let mut inner = self.0.borrow_mut();

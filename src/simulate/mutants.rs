@@ -41,11 +41,11 @@ pub(crate) const ALL: [Mutant; Fault::ALL.len()] = {
         mutant(F::TokenTooFar, (300, 15, Calm), "a client can sync"),
         mutant(F::KeyGivenAgain, (300, 15, Calm), "each one-time key is given once"),
         mutant(F::MessageTakenAgain, (300, 15, Troubled), "each to-device message arrives once"),
-        mutant(F::MissedForgotten, (304, 15, Troubled), "what was acknowledged arrives"),
+        mutant(F::MissedForgotten, (300, 15, Troubled), "what was acknowledged arrives"),
         mutant(F::GapNotFilled, (304, 15, Troubled), "what was acknowledged arrives"),
         mutant(F::RulesNotChecked, (300, 15, Calm), "what the rules forbid is refused"),
-        mutant(F::BanIsKick, (301, 15, Calm), "who is banned cannot come back"),
-        mutant(F::SoftFailSkipped, (300, 15, Troubled), "who is not in a room is not heard there"),
+        mutant(F::BanIsKick, (300, 15, Calm), "who is banned cannot come back"),
+        mutant(F::SoftFailSkipped, (300, 15, Calm), "who is not in a room is not heard there"),
         mutant(F::RedactedShown, (300, 15, Calm), "what was redacted is shown to nobody"),
         mutant(
             F::RedactionOfOthersIgnored,
@@ -59,7 +59,7 @@ pub(crate) const ALL: [Mutant; Fault::ALL.len()] = {
         mutant(F::MissedEduForgotten, (303, 15, Troubled), "what was acknowledged arrives"),
         mutant(F::StaleExtremity, (300, 15, Calm), "what was acknowledged arrives"),
         mutant(F::InviteNotShown, (300, 15, Calm), "what was acknowledged arrives"),
-        mutant(F::RemovalNotTold, (301, 15, Calm), "what was acknowledged arrives"),
+        mutant(F::RemovalNotTold, (300, 15, Calm), "what was acknowledged arrives"),
         mutant(F::TypingNeverEnds, (300, 15, Calm), "typing ends"),
         mutant(
             F::FallbackKeyNotGiven,
