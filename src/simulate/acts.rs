@@ -64,7 +64,7 @@ impl User {
         let own = &self.crowd.user_ids[self.number];
         for room in self.crowd.ledger.rooms() {
             let Some(last) = self.crowd.ledger.seen(self.number, &room).pop() else { continue };
-            for other in self.crowd.ledger.audience(&room) {
+            for other in self.crowd.ledger.members(&room) {
                 let place = self.crowd.ledger.place(other, &room, &last);
                 if place > self.crowd.promises.read(other, &room, own) {
                     let how = format!("that of {own} in {room} at user {other}");
@@ -147,7 +147,7 @@ impl User {
     /// Asks for the devices of those whose devices are outdated, as they become so.
     pub(crate) async fn follow_devices(&self, outdated: &Outdated) {
         let everybody = self.crowd.user_ids.len();
-        let is_there = |room: &String| self.crowd.ledger.audience(room).len() == everybody;
+        let is_there = |room: &String| self.crowd.ledger.members(room).len() == everybody;
         while !self.crowd.ledger.rooms().iter().all(is_there) {
             sleep(Duration::from_millis(500)).await;
         }

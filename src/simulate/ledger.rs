@@ -9,6 +9,9 @@ use std::{
 
 use super::story::Story;
 
+/// How long it takes until others know of a join.
+const KNOWN: Duration = Duration::from_secs(5);
+
 /// How long the world has existed.
 pub(crate) fn now() -> Duration {
     turmoil::sim_elapsed().unwrap_or_default()
@@ -57,7 +60,8 @@ pub(crate) struct Ledger(Rc<RefCell<Inner>>);
 struct Inner {
     /// Each with who made it, and where.
     rooms: Vec<(String, usize, String)>,
-    members: BTreeMap<String, BTreeSet<usize>>,
+    /// The users in each room, and since when.
+    members: BTreeMap<String, BTreeMap<usize, Duration>>,
     /// Those who were ever removed from a room: they need not get all.
     gone: BTreeSet<(usize, String)>,
     sent: Vec<Sent>,
@@ -98,12 +102,22 @@ impl Ledger {
     }
 
     pub(crate) fn joined(&self, user: usize, room: &str) {
-        self.0.borrow_mut().members.entry(room.to_owned()).or_default().insert(user);
+        self.0.borrow_mut().members.entry(room.to_owned()).or_default().insert(user, now());
     }
 
-    /// Those who were in a room before a message is sent.
+    /// Those who get a message that is sent to a room now. Who has just joined may not be known yet
+    /// where it is sent from, and nobody tells them of it if nobody speaks after it.
     pub(crate) fn audience(&self, room: &str) -> BTreeSet<usize> {
-        self.0.borrow().members.get(room).cloned().unwrap_or_default()
+        let since = now().saturating_sub(KNOWN);
+        let inner = self.0.borrow();
+        let members = inner.members.get(room).into_iter().flatten();
+        members.filter(|(_, joined)| **joined <= since).map(|(user, _)| *user).collect()
+    }
+
+    /// Those who are in a room, known to all or not.
+    pub(crate) fn members(&self, room: &str) -> BTreeSet<usize> {
+        let inner = self.0.borrow();
+        inner.members.get(room).into_iter().flatten().map(|(user, _)| *user).collect()
     }
 
     pub(crate) fn sent(&self, room: &str, event_id: &str, body: String, audience: BTreeSet<usize>) {

@@ -15,7 +15,10 @@ mod story;
 mod user;
 mod world;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+};
 
 use clap::Parser as _;
 use tracing_subscriber::{
@@ -116,8 +119,7 @@ struct Report {
 /// Runs the world of a plan.
 fn run(plan: &Plan, tells: bool, dump: Option<PathBuf>) -> Report {
     let plan = plan.clone();
-    // On a thread of its own, whose hash tables have keys of its own: a world is the same
-    // whichever came before it.
+    // A thread of its own, so that a panic in it is told.
     let world = std::thread::spawn(move || {
         let story = if tells { Story::default().told() } else { Story::default() };
         let ended = world::run(plan, &story, dump.as_deref()).map_err(|error| error.to_string());
@@ -132,9 +134,20 @@ fn run(plan: &Plan, tells: bool, dump: Option<PathBuf>) -> Report {
     })
 }
 
+/// The world of a plan in a process of its own. What is made once for a process, such as keys of hash
+/// tables, would be that of the first world otherwise, and the seed would not decide all.
+fn alone(plan: &Plan) -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments_of(plan).split(' '));
+    Ok(command)
+}
+
 /// The smallest plan that is found whose world is still broken, step by step from this one.
 fn minimised(mut plan: Plan, faults: usize) -> Plan {
-    let is_broken = |plan: &Plan| run(plan, false, None).broken.is_some();
+    let is_broken = |plan: &Plan| {
+        let ended = alone(plan).and_then(|mut world| world.stdout(Stdio::null()).status());
+        ended.is_ok_and(|status| !status.success())
+    };
     let mut calm = plan.clone();
     calm.has_faults = false;
     if plan.has_faults && is_broken(&calm) {
@@ -204,9 +217,11 @@ fn find_all() -> ExitCode {
     let mut lacking = 0;
     for mutant in mutants::ALL {
         let number = mutant.fault as u32;
-        let before = os::processor_time();
-        let found = run(&mutant.plan(), false, None).broken.unwrap_or_default();
-        let took = os::processor_time().saturating_sub(before).as_secs_f64();
+        let ended = alone(&mutant.plan()).and_then(|mut world| world.output());
+        let output = ended.map(|ended| ended.stdout).unwrap_or_default();
+        let output = String::from_utf8_lossy(&output);
+        let found = output.lines().find_map(|line| line.split_once(": BROKEN "));
+        let found = found.map_or("", |(_, found)| found);
         let is_found = found.starts_with(mutant.claim);
         let end = mutant.row_end();
         let is_told = PAGE
@@ -218,9 +233,28 @@ fn find_all() -> ExitCode {
             (true, false) => "found, and its row in the table is another",
             (false, _) => "NOT FOUND",
         };
-        println!("{number} {:?}: {how} ({took:.1} s): {found}", mutant.fault);
+        println!("{number} {:?}: {how}: {found}", mutant.fault);
     }
     if lacking == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one world after the other, to the first that is broken.
+fn run_all(arguments: &Arguments, plan_of: impl Fn(u64) -> Plan) -> ExitCode {
+    for seed in arguments.seed..arguments.seed.saturating_add(arguments.worlds) {
+        let ended = alone(&plan_of(seed)).and_then(|mut world| {
+            world.args(arguments.minimise.then_some("--minimise"));
+            world.args(arguments.story.then_some("--story"));
+            world.args(arguments.log.iter().flat_map(|filter| ["--log", filter]));
+            if let Some(dir) = &arguments.dump {
+                world.arg("--dump").arg(dir);
+            }
+            world.status()
+        });
+        if !ended.is_ok_and(|status| status.success()) {
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 fn main() -> ExitCode {
@@ -250,43 +284,46 @@ fn main() -> ExitCode {
     if arguments.mutate.as_deref() == Some("all") {
         return find_all();
     }
-    for seed in arguments.seed..arguments.seed.saturating_add(arguments.worlds) {
-        let plan = Plan {
-            seed,
-            homeservers: arguments.homeservers,
-            users: arguments.users,
-            actions: arguments.actions,
-            has_faults: !arguments.calm,
-            is_hostile: arguments.hostile,
-            has_state_lies: arguments.state_lies,
-            replays: arguments.replays,
-            without: arguments.without.iter().copied().collect(),
-            planted,
+    let plan_of = |seed| Plan {
+        seed,
+        homeservers: arguments.homeservers,
+        users: arguments.users,
+        actions: arguments.actions,
+        has_faults: !arguments.calm,
+        is_hostile: arguments.hostile,
+        has_state_lies: arguments.state_lies,
+        replays: arguments.replays,
+        without: arguments.without.iter().copied().collect(),
+        planted,
+    };
+    if arguments.worlds > 1 {
+        return run_all(&arguments, plan_of);
+    }
+    let plan = plan_of(arguments.seed);
+    let seed = plan.seed;
+    let before = os::processor_time();
+    let Report { broken, last, trace, outcome } =
+        run(&plan, arguments.story, arguments.dump.clone());
+    let took = os::processor_time().saturating_sub(before).as_secs_f64();
+    if let Some(broken) = broken {
+        for line in last.iter().filter(|_| !arguments.story) {
+            println!("{line}");
+        }
+        println!("seed {seed}: BROKEN {broken} (trace {trace})");
+        let plan = match outcome.filter(|_| arguments.minimise) {
+            Some(outcome) => minimised(plan, outcome.faults),
+            None => plan,
         };
-        let before = os::processor_time();
-        let Report { broken, last, trace, outcome } =
-            run(&plan, arguments.story, arguments.dump.clone());
-        let took = os::processor_time().saturating_sub(before).as_secs_f64();
-        if let Some(broken) = broken {
-            for line in last.iter().filter(|_| !arguments.story) {
-                println!("{line}");
-            }
-            println!("seed {seed}: BROKEN {broken} (trace {trace})");
-            let plan = match outcome.filter(|_| arguments.minimise) {
-                Some(outcome) => minimised(plan, outcome.faults),
-                None => plan,
-            };
-            println!("again: simulate --story {}", arguments_of(&plan));
-            return ExitCode::FAILURE;
-        }
-        if let Some(Outcome { requests, lasted, faults }) = outcome {
-            println!(
-                "seed {seed}: {requests} requests and {faults} faults in {} simulated seconds, \
+        println!("again: simulate --story {}", arguments_of(&plan));
+        return ExitCode::FAILURE;
+    }
+    if let Some(Outcome { requests, lasted, faults }) = outcome {
+        println!(
+            "seed {seed}: {requests} requests and {faults} faults in {} simulated seconds, \
                  {took:.1} s of CPU, {:.0} requests for each (trace {trace})",
-                lasted.as_secs(),
-                requests as f64 / took,
-            );
-        }
+            lasted.as_secs(),
+            requests as f64 / took,
+        );
     }
     ExitCode::SUCCESS
 }

@@ -368,7 +368,7 @@ impl User {
 
     /// Whether somebody has done all that one does at first.
     fn exists(&self, user: usize) -> bool {
-        let is_in = |room: &String| self.crowd.ledger.audience(room).contains(&user);
+        let is_in = |room: &String| self.crowd.ledger.members(room).contains(&user);
         self.crowd.ledger.rooms().iter().all(is_in)
     }
 
