@@ -287,6 +287,10 @@ pub const FEDERATION_CONNECTIONS: usize = 250;
 /// How long this server waits for the state of a room.
 pub const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How long an event waits whose room is being entered. Other homeservers give up a transaction
+/// after a minute.
+pub const ENTRY_WAIT: Duration = Duration::from_secs(30);
+
 /// Events that are fetched because another one comes after them: requests, events, bytes and time.
 pub const MISSING_EVENTS: (usize, usize, usize, Duration) =
     (10, 500, 5 << 20, Duration::from_secs(30));

@@ -275,6 +275,7 @@ impl Sender {
             greetings = self.presence_at_join(&state, &room, &event);
             let newcomer = edus::presence::newcomer(&room, &event);
             if let Some(server) = newcomer.filter(|server| server != self.client.own_name()) {
+                self.note_beside(&server, &room, &event)?;
                 let this = Arc::clone(self);
                 tasks.spawn(async move { this.greet(&server, &room).await });
             }
@@ -293,6 +294,34 @@ impl Sender {
         }
         self.send_transient(self.transient(&state, &command), tasks);
         self.send_transient(greetings, tasks);
+        Ok(())
+    }
+
+    /// Notes what was recorded in a room between the time when a homeserver asked to enter it and
+    /// its join. The homeserver was told the state before the join, and was not in the room when
+    /// these were sent to the others: that others joined at the same time, for example.
+    fn note_beside(
+        &self,
+        server: &ServerName,
+        room: &Room,
+        join: &EventRef,
+    ) -> Result<(), ReadError> {
+        let (state, events) = (self.engine.state(), self.engine.events());
+        let mut asked = Offset::ZERO;
+        for before in &join.prev_events {
+            let before = events.find(&state, before)?;
+            asked = asked.max(before.map_or(Offset::ZERO, |before| before.offset));
+        }
+        if asked == Offset::ZERO {
+            return Ok(());
+        }
+        let most = limits::DESTINATION_MISSED;
+        let beside = room.events_backward(join.offset.prev(), asked, most);
+        if !beside.is_empty() {
+            let mut all = self.destinations.lock();
+            let destination = all.entry(server.to_owned()).or_default();
+            destination.add_missed(beside.into_iter().collect());
+        }
         Ok(())
     }
 

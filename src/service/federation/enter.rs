@@ -178,6 +178,7 @@ impl PduReceiver<'_> {
         let rules = signed.version.rules().ok_or_else(|| wrong(&"the version of the room"))?;
         let own = self.federation.client.own_name();
         let is_in = self.room(room_id).is_ok_and(|room| room.has_server(own));
+        let _entering = (!is_in).then(|| self.federation.entries.begin(room_id));
         let path = sent_to("send_join", room_id, &signed.event_id);
         let path = |version| match version {
             Version::First => path(version),

@@ -154,6 +154,12 @@ impl<'a> PduReceiver<'a> {
     ) -> Result<(OwnedEventId, Result<ReceiveOutcome, PduError>), PduError> {
         let object = Pdu::object(raw)?;
         let room_id = Pdu::room_of(&object)?;
+        let own = self.federation.client.own_name();
+        if !self.room(&room_id).is_ok_and(|room| room.has_server(own)) {
+            let ended = self.federation.entries.ended(&room_id);
+            // Later, nobody waits for the answer any more.
+            let _ = timeout(limits::ENTRY_WAIT, ended).await;
+        }
         let room = self.room(&room_id)?;
         let pdu = Pdu::in_room(&room, object)?;
         let event_id = pdu.event_id.clone();

@@ -177,10 +177,8 @@ impl Destination {
     /// These records were delivered, or are set aside.
     pub(super) fn told(&mut self, offsets: &[Offset]) {
         let Some(last) = offsets.last() else { return };
-        // An operator may have dropped some of them meanwhile.
-        while self.next.front().is_some_and(|next| next <= last) {
-            self.next.pop_front();
-        }
+        // An operator may have dropped some of them meanwhile, and earlier ones may have been added.
+        self.next.retain(|next| offsets.binary_search(next).is_err());
         self.up_to = self.up_to.max(*last);
         self.is_to_be_noted = true;
     }
@@ -223,6 +221,18 @@ mod tests {
         assert_eq!(told_next(&mut destination), Some(vec![9]));
         assert!(destination.has_given_up(&[Offset::new(8), Offset::new(9)]));
         assert!(!destination.has_given_up(&[Offset::new(9)]));
+    }
+
+    #[test]
+    fn what_is_added_before_what_is_being_told_stays() {
+        let mut destination = Destination::known(Offset::new(5), None, SetAside::default());
+        destination.note(Offset::new(9));
+        assert_eq!(told_next(&mut destination), Some(vec![9]));
+        destination.add_missed([7].map(Offset::new).into());
+        destination.told(&[Offset::new(9)]);
+        assert_eq!(told_next(&mut destination), Some(vec![7]));
+        destination.told(&[Offset::new(7)]);
+        assert_eq!((told_next(&mut destination), destination.up_to.get()), (None, 9));
     }
 
     fn told_next(destination: &mut Destination) -> Option<Vec<u64>> {

@@ -2,6 +2,7 @@
 //! work waits for its turn.
 
 mod device_changes;
+mod entries;
 mod gaps;
 mod origin_limits;
 mod rates;
@@ -14,6 +15,7 @@ use ruma::{OwnedServerName, OwnedUserId};
 use tokio::sync::Semaphore;
 
 pub(crate) use device_changes::{DeviceChanges, Fetch};
+pub(crate) use entries::Entries;
 pub(crate) use gaps::{GapFilling, GapMemory};
 pub use origin_limits::{Amounts, Kind, OriginLimits, OriginUsage};
 pub(crate) use rates::{EphemeralRates, Knocks};
@@ -35,6 +37,8 @@ pub struct Federation {
     pub(crate) verifying: tokio::sync::Mutex<()>,
     /// Delivers events and EDUs to them.
     pub sender: Arc<Sender>,
+    /// Rooms that are being entered.
+    pub(crate) entries: Entries,
     /// Gaps in rooms' histories that are being filled.
     pub(crate) gaps: GapFilling,
     /// Policy servers, which sign events of their rooms.
@@ -80,6 +84,7 @@ impl Federation {
             keys,
             verifying: tokio::sync::Mutex::default(),
             sender,
+            entries: Entries::default(),
             gaps: GapFilling::default(),
             policy,
             fetching_devices: Mutex::default(),
