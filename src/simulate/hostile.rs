@@ -86,8 +86,6 @@ pub(crate) struct Hostile {
     acceptor: TlsAcceptor,
     connector: TlsConnector,
     neighbours: Vec<Neighbour>,
-    /// Whether it answers with states, which are false ones.
-    tells_states: bool,
     /// The users of other homeservers.
     people: Vec<String>,
     rooms: RefCell<BTreeMap<String, Room>>,
@@ -105,7 +103,6 @@ impl Hostile {
         story: &Story,
         neighbours: Vec<Neighbour>,
         people: Vec<String>,
-        tells_states: bool,
     ) -> Result<Self, Failure> {
         let keys = Ed25519KeyPair::from_der(&Ed25519KeyPair::generate(), "odd".to_owned())?;
         Ok(Self {
@@ -116,7 +113,6 @@ impl Hostile {
             acceptor: authority.acceptor(ip)?,
             connector: authority.connector()?,
             neighbours,
-            tells_states,
             people,
             rooms: RefCell::default(),
             made: RefCell::default(),
@@ -685,7 +681,6 @@ impl Hostile {
             }
             "backfill" => format!(r#"{{"origin":"{name}","origin_server_ts":{now},"pdus":[]}}"#),
             // What it was told at its join is no longer the state.
-            "state" | "state_ids" if !self.tells_states => "{}".to_owned(),
             "state" | "event_auth" => {
                 let rooms = self.rooms.borrow();
                 let state = json!(rooms.get(part(1)).map(|room| &room.state));

@@ -67,10 +67,6 @@ struct Arguments {
     #[arg(long)]
     hostile: bool,
 
-    /// Have it tell false states of rooms, too, against which not all is done yet
-    #[arg(long, requires = "hostile")]
-    state_lies: bool,
-
     /// Write what the disks hold at the end into this directory, a file for each homeserver
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
@@ -180,7 +176,6 @@ fn arguments_of(plan: &Plan) -> String {
         actions,
         has_faults,
         is_hostile,
-        has_state_lies,
         replays,
         without,
         planted,
@@ -192,9 +187,6 @@ fn arguments_of(plan: &Plan) -> String {
     }
     if *is_hostile {
         text.push_str(" --hostile");
-    }
-    if *has_state_lies {
-        text.push_str(" --state-lies");
     }
     if *replays {
         text.push_str(" --replays");
@@ -291,7 +283,6 @@ fn main() -> ExitCode {
         actions: arguments.actions,
         has_faults: !arguments.calm,
         is_hostile: arguments.hostile,
-        has_state_lies: arguments.state_lies,
         replays: arguments.replays,
         without: arguments.without.iter().copied().collect(),
         planted,

@@ -58,8 +58,6 @@ pub(crate) struct Plan {
     pub(crate) has_faults: bool,
     /// Whether a homeserver is hostile.
     pub(crate) is_hostile: bool,
-    /// Whether it tells false states of rooms.
-    pub(crate) has_state_lies: bool,
     /// Whether what a server knew when it stopped is compared with a replay of its log.
     pub(crate) replays: bool,
     /// The faults that are left out, by number.
@@ -78,7 +76,6 @@ impl Plan {
             actions: 30,
             has_faults: false,
             is_hostile: false,
-            has_state_lies: false,
             replays: false,
             without: BTreeSet::new(),
             planted: None,
@@ -146,15 +143,7 @@ pub(crate) fn run(plan: Plan, story: &Story, dump: Option<&Path>) -> Result<Outc
         let neighbours = homeservers.iter();
         let neighbours = neighbours.map(|of| Neighbour { name: of.name.clone(), ip: of.ip });
         let (neighbours, people) = (neighbours.collect(), crowd.user_ids.clone());
-        let hostile = Hostile::new(
-            ip,
-            &authority,
-            plan.seed,
-            story,
-            neighbours,
-            people,
-            plan.has_state_lies,
-        )?;
+        let hostile = Hostile::new(ip, &authority, plan.seed, story, neighbours, people)?;
         let (hostile, crowd) = (Rc::new(hostile), Rc::clone(&crowd));
         sim.client("hostile", async move {
             let acting = Rc::clone(&hostile);

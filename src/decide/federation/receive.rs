@@ -472,7 +472,7 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
     }
 
     /// Whether the state before the event may rest on what another homeserver told: not far before
-    /// it, there is an event whose past is not known.
+    /// it, there is an event whose past was not known when it was recorded, or is not known now.
     fn rests_on_told(&self) -> Result<bool, ReadError> {
         let mut next: VecDeque<OwnedEventId> = self.event.prev_events.iter().cloned().collect();
         let mut seen = BTreeSet::new();
@@ -480,10 +480,12 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
             if seen.len() >= limits::TOLD_VISITED || !seen.insert(event_id.clone()) {
                 continue;
             }
-            match self.branches.find(&event_id)? {
-                Some(event) => next.extend(event.prev_events.iter().cloned()),
-                None => return Ok(true),
+            let Some(event) = self.branches.find(&event_id)? else { return Ok(true) };
+            let is_told = matches!(event.aside.as_deref(), Some((Outcome::Outlier, Some(_))));
+            if is_told || event.received.as_ref().is_some_and(|it| !it.missing.is_empty()) {
+                return Ok(true);
             }
+            next.extend(event.prev_events.iter().cloned());
         }
         Ok(false)
     }

@@ -297,9 +297,9 @@ impl Sender {
         Ok(())
     }
 
-    /// Notes what was recorded in a room between the time when a homeserver asked to enter it and
-    /// its join. The homeserver was told the state before the join, and was not in the room when
-    /// these were sent to the others: that others joined at the same time, for example.
+    /// Notes what this homeserver told others between the time when one asked to enter a room and
+    /// its join, such as that others joined. The newcomer was given the state before its join, and
+    /// was not in the room when these were sent.
     fn note_beside(
         &self,
         server: &ServerName,
@@ -315,12 +315,14 @@ impl Sender {
         if asked == Offset::ZERO {
             return Ok(());
         }
-        let most = limits::DESTINATION_MISSED;
-        let beside = room.events_backward(join.offset.prev(), asked, most);
+        let mut beside = BTreeSet::new();
+        for offset in room.events_backward(join.offset.prev(), asked, limits::DESTINATION_MISSED) {
+            // The others are told by their own homeservers.
+            let event = events.get(offset)?;
+            beside.extend(event.filter(|event| is_told(event, server)).map(|event| event.offset));
+        }
         if !beside.is_empty() {
-            let mut all = self.destinations.lock();
-            let destination = all.entry(server.to_owned()).or_default();
-            destination.add_missed(beside.into_iter().collect());
+            self.destinations.lock().entry(server.to_owned()).or_default().add_missed(beside);
         }
         Ok(())
     }
