@@ -178,16 +178,28 @@ impl<'a> Hostile<'a> {
     }
 
     pub(super) async fn join_as(&mut self, name: &str) {
-        let user = self.user(name);
-        let (room, of) = (encode(&self.room_id), encode(&user));
+        let join = self.make_join(name).await;
+        self.send_join(&join).await;
+    }
+
+    /// What is to be signed for a join.
+    pub(super) async fn make_join(&self, name: &str) -> Value {
+        let (room, of) = (encode(&self.room_id), encode(&self.user(name)));
         let version = &self.version;
         let path = format!("/_matrix/federation/v1/make_join/{room}/{of}?ver={version}");
         let made = self.ask("GET", &path, &Value::Null).await.ok();
         assert_eq!(made["room_version"], json!(version));
-        let (event_id, event) = self.signed(made["event"].clone());
-        let path = format!("/_matrix/federation/v2/send_join/{room}/{}", encode(&event_id));
+        made["event"].clone()
+    }
+
+    /// Returns the id of the join.
+    pub(super) async fn send_join(&self, join: &Value) -> String {
+        let (event_id, event) = self.signed(join.clone());
+        let (room, id) = (encode(&self.room_id), encode(&event_id));
+        let path = format!("/_matrix/federation/v2/send_join/{room}/{id}");
         let joined = self.ask("PUT", &path, &event).await.ok();
         assert!(joined["state"].as_array().is_some_and(|state| state.len() > 4), "{joined}");
+        event_id
     }
 }
 

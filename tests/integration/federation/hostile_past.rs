@@ -8,8 +8,8 @@ use super::elsewhere::{TIME, stage, texts};
 use super::hostile::{Hostile, with_pia};
 use super::peer::{Peer, Script};
 use super::view::fresh_sync;
-use crate::harness::encode;
 use crate::harness::stand_in::{reply, reply_json};
+use crate::harness::{User, encode};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn history_is_fetched_only_as_far_as_somebody_reads() {
@@ -248,4 +248,50 @@ async fn a_message_after_what_cannot_be_had_is_in_the_next_sync() {
     let (event_id, next) = of_peer.signed(next);
     assert_eq!(of_peer.send(&[next]).await, json!({ &*event_id: {} }));
     assert_eq!(super::hostile::texts(&ann, &room_id).await[..2], ["heard, too", "heard"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_false_state_told_of_the_past_keeps_nobody_else_out() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let cabin = Federated::start(&authority).await;
+    let (script, lies) = (Script::default(), Script::default());
+    let (peer, liar) = (script.start(&authority).await, lies.start(&authority).await);
+    let (ann, room_id, mut of_peer) = with_pia(&peer, &cabin).await;
+    let mut of_liar = Hostile::new(&liar, &cabin, &room_id);
+    of_liar.join().await;
+    let path = format!("/rooms/{}/state", encode(&room_id));
+    let state = ann.request("GET", &path, None).await.ok();
+    let state = state.as_array().expect("a list");
+    let told = |without: &str| {
+        let others = state.iter().filter(|event| event["state_key"] != without);
+        let ids: Vec<_> = others.map(|event| event["event_id"].clone()).collect();
+        [
+            ("get_missing_events", json!({ "events": [] })),
+            ("state_ids", json!({ "pdu_ids": ids, "auth_chain_ids": [] })),
+        ]
+    };
+    script.set(told("nobody"));
+    lies.set(told(&of_peer.user("pia")));
+    let mut lie = of_liar.message("after what nobody has").await;
+    lie["prev_events"] = json!([format!("${}", "x".repeat(43))]);
+    let (lie_id, lie) = of_liar.signed(lie);
+    assert_eq!(of_liar.send(&[lie]).await, json!({ &*lie_id: {} }));
+    // By that state, pia is not in the room.
+    let mut message = of_peer.message("heard").await;
+    message["prev_events"] = json!([lie_id]);
+    let (event_id, message) = of_peer.signed(message);
+    assert_eq!(of_peer.send(&[message]).await, json!({ &*event_id: {} }));
+    assert_eq!(super::hostile::texts(&ann, &room_id).await[0], "heard");
+    let mut next = of_peer.message("heard, too").await;
+    next["prev_events"] = json!([event_id]);
+    let (event_id, next) = of_peer.signed(next);
+    assert_eq!(of_peer.send(&[next]).await, json!({ &*event_id: {} }));
+    assert_eq!(super::hostile::texts(&ann, &room_id).await[0], "heard, too");
+    assert_eq!(fresh_members(&ann, &room_id).await, 3, "the current state is as it was");
+}
+
+async fn fresh_members(user: &User, room_id: &str) -> usize {
+    let path = format!("/rooms/{}/joined_members", encode(room_id));
+    let joined = user.request("GET", &path, None).await.ok();
+    joined["joined"].as_object().expect("an object").len()
 }

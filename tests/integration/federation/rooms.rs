@@ -1,12 +1,15 @@
-//! Rooms with users of this server and of Synapse.
+//! Rooms with users of this server and of others.
 
 use serde_json::json;
 
+use super::hostile::Hostile;
+use super::peer::Peer;
 use super::synapse::Synapse;
 use super::view::{
     fresh_sync, join, say, state, texts, until_member, until_same_state, until_says,
 };
 use super::with_synapse::both;
+use super::{Federated, authority};
 use crate::harness::{User, encode, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -219,4 +222,33 @@ async fn users_knock_on_rooms_of_the_other_server() {
         say(host, &room_id, "come in").await;
         until_says(guest, &room_id, host, "come in").await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn homeservers_that_join_at_the_same_time_are_told_of_each_other() {
+    let Some(authority) = authority("joins at the same time") else { return };
+    let cabin = Federated::start(&authority).await;
+    let (first, second) =
+        (Peer::start_taking(&authority).await, Peer::start_taking(&authority).await);
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let of_first = Hostile::new(&first, &cabin, &room_id);
+    let of_second = Hostile::new(&second, &cabin, &room_id);
+    // Each is told the room as it was before the other's join.
+    let (join, other) = (of_first.make_join("pia").await, of_second.make_join("pia").await);
+    let join = of_first.send_join(&join).await;
+    ann.send_text(&room_id, "1", "between the two").await;
+    let other = of_second.send_join(&other).await;
+    let has = |peer: &Peer, text: &str| {
+        peer.asked().iter().any(|asked| String::from_utf8_lossy(&asked.bytes).contains(text))
+    };
+    let of_join = format!("\"@pia:{}\"", first.name);
+    until("both are told of each other", async || {
+        has(&second, &of_join)
+            && has(&second, "between the two")
+            && has(&first, second.name.as_str())
+    })
+    .await;
+    assert_ne!(join, other);
 }
