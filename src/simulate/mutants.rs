@@ -35,7 +35,7 @@ pub(crate) const ALL: [Mutant; Fault::ALL.len()] = {
     use Kind::{Calm, Troubled};
     [
         mutant(F::AnsweredBeforeSync, (300, 15, Troubled), "each request is answered in time"),
-        mutant(F::BatchForgotten, (300, 15, Troubled), "each event is seen once"),
+        mutant(F::BatchForgotten, (304, 15, Troubled), "each event is seen once"),
         mutant(F::WakeUpDropped, (300, 15, Calm), "news arrive promptly"),
         mutant(F::TransactionForgotten, (300, 15, Calm), "a transaction id makes one event"),
         mutant(F::TokenTooFar, (300, 15, Calm), "a client can sync"),
@@ -44,7 +44,7 @@ pub(crate) const ALL: [Mutant; Fault::ALL.len()] = {
         mutant(F::MissedForgotten, (300, 15, Troubled), "what was acknowledged arrives"),
         mutant(F::GapNotFilled, (304, 15, Troubled), "what was acknowledged arrives"),
         mutant(F::RulesNotChecked, (300, 15, Calm), "what the rules forbid is refused"),
-        mutant(F::BanIsKick, (300, 15, Calm), "who is banned cannot come back"),
+        mutant(F::BanIsKick, (301, 15, Calm), "who is banned cannot come back"),
         mutant(F::SoftFailSkipped, (300, 15, Calm), "who is not in a room is not heard there"),
         mutant(F::RedactedShown, (300, 15, Calm), "what was redacted is shown to nobody"),
         mutant(
@@ -57,7 +57,7 @@ pub(crate) const ALL: [Mutant; Fault::ALL.len()] = {
         mutant(F::RoomNotWoken, (300, 15, Calm), "news arrive promptly"),
         mutant(F::BackOffAtOnce, (300, 15, Troubled), "what was acknowledged arrives"),
         mutant(F::MissedEduForgotten, (303, 15, Troubled), "what was acknowledged arrives"),
-        mutant(F::StaleExtremity, (300, 15, Calm), "what was acknowledged arrives"),
+        mutant(F::StaleExtremity, (302, 15, Calm), "what was acknowledged arrives"),
         mutant(F::InviteNotShown, (300, 15, Calm), "what was acknowledged arrives"),
         mutant(F::RemovalNotTold, (300, 15, Calm), "what was acknowledged arrives"),
         mutant(F::TypingNeverEnds, (300, 15, Calm), "typing ends"),
