@@ -1,7 +1,8 @@
 //! Blocks: the frames of consecutive records in one piece, as volumes and the default store pack
 //! them.
 //!
-//! In a block, each frame follows its length (`u32`, big-endian).
+//! In a block, each frame follows its length (`u32`, big-endian). In a short block, the frames are
+//! short ones ([`codec::shorten`]) between the chain value before them and that of the last.
 
 use std::io;
 
@@ -9,7 +10,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use zstd::bulk::Decompressor;
 
-use logcabin_record::Offset;
+use logcabin_record::{
+    Chain, Offset,
+    codec::{self, CodecError},
+};
 
 /// Contexts for decompression. Making one costs as much as decompressing a block: zstd allocates
 /// 100 KB and asks the processor what it can do, which is slow in a virtual machine.
@@ -36,16 +40,58 @@ pub(crate) fn decompress(packed: &[u8], full: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The bytes are not a block: a frame ends outside of it.
+/// Why bytes are not a block.
 #[derive(Debug, thiserror::Error)]
-#[error("it ends inside a record")]
-pub(crate) struct Torn;
+pub(crate) enum BlockError {
+    /// A frame ends outside of it.
+    #[error("it ends inside a record")]
+    Torn,
+    #[error(transparent)]
+    Record(#[from] CodecError),
+}
 
 /// Appends a frame to the bytes of a block.
 pub(crate) fn append(block: &mut Vec<u8>, frame: &[u8]) {
     // No frame is larger: see `MAX_FRAME_BYTES`.
     block.extend_from_slice(&u32::try_from(frame.len()).unwrap_or(u32::MAX).to_be_bytes());
     block.extend_from_slice(frame);
+}
+
+/// A short block that is being written.
+#[derive(Debug)]
+pub(crate) struct ShortBlock {
+    bytes: Vec<u8>,
+    /// The chain value of the last record.
+    chain: Chain,
+}
+
+impl ShortBlock {
+    /// Begins a block after the record with this chain value.
+    pub(crate) fn begin(before: Chain) -> Self {
+        Self { bytes: before.to_vec(), chain: before }
+    }
+
+    /// Appends the frame of the next record, whose chain value is `chain`.
+    pub(crate) fn append(&mut self, frame: &[u8], chain: Chain) -> Result<(), CodecError> {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        codec::shorten(frame, &mut self.bytes)?;
+        // No frame is larger: see `MAX_FRAME_BYTES`.
+        let length = u32::try_from(self.bytes.len() - at - 4).unwrap_or(u32::MAX);
+        self.bytes[at..at + 4].copy_from_slice(&length.to_be_bytes());
+        self.chain = chain;
+        Ok(())
+    }
+
+    /// How many bytes there are, besides the last chain value.
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn end(mut self) -> Vec<u8> {
+        self.bytes.extend_from_slice(&self.chain);
+        self.bytes
+    }
 }
 
 /// The frames of consecutive records.
@@ -61,20 +107,45 @@ pub struct Block {
 
 impl Block {
     /// Reads a block whose first record is `first`.
-    pub(crate) fn parse(first: Offset, frames: Bytes) -> Result<Self, Torn> {
+    pub(crate) fn parse(first: Offset, frames: Bytes) -> Result<Self, BlockError> {
         let mut ends = Vec::new();
         let mut at = 0_usize;
         while at < frames.len() {
             let length = frames.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-            let length = length.map(u32::from_be_bytes).ok_or(Torn)?;
+            let length = length.map(u32::from_be_bytes).ok_or(BlockError::Torn)?;
             at = at.saturating_add(4).saturating_add(length as usize);
             ends.push(at);
         }
         if at == frames.len() {
             Ok(Self { first, frames, ends, stands_in: false })
         } else {
-            Err(Torn)
+            Err(BlockError::Torn)
         }
+    }
+
+    /// Reads a short block whose first record is `first`, and computes what it leaves out. What is
+    /// altered in it breaks the chain.
+    pub(crate) fn of_short(first: Offset, bytes: &[u8]) -> Result<Self, BlockError> {
+        let (before, bytes) = bytes.split_first_chunk::<32>().ok_or(BlockError::Torn)?;
+        let (mut bytes, last) = bytes.split_last_chunk::<32>().ok_or(BlockError::Torn)?;
+        let (mut frames, mut ends) = (Vec::with_capacity(bytes.len() * 2), Vec::new());
+        let mut chain = *before;
+        while !bytes.is_empty() {
+            let (length, rest) = bytes.split_first_chunk::<4>().ok_or(BlockError::Torn)?;
+            let length = u32::from_be_bytes(*length) as usize;
+            let (short, rest) = rest.split_at_checked(length).ok_or(BlockError::Torn)?;
+            let at = frames.len();
+            frames.extend_from_slice(&[0; 4]);
+            chain = codec::lengthen(short, &chain, &mut frames)?;
+            let length = u32::try_from(frames.len() - at - 4).unwrap_or(u32::MAX);
+            frames[at..at + 4].copy_from_slice(&length.to_be_bytes());
+            ends.push(frames.len());
+            bytes = rest;
+        }
+        if chain != *last {
+            return Err(CodecError::Chain.into());
+        }
+        Ok(Self { first, frames: Bytes::from(frames), ends, stands_in: false })
     }
 
     /// A block of these frames.

@@ -18,7 +18,7 @@ use super::{
     AppendError, Appended, Batch,
     block::Block,
     check_size,
-    volume::{self, Volume, VolumeError, Writer},
+    volume::{self, Packing, Volume, VolumeError, Writer},
 };
 use logcabin_base::disk;
 use logcabin_record::{
@@ -163,7 +163,7 @@ impl BulkLog {
         let mut writing = match self.writing.take() {
             Some(writing) => writing,
             None => Unfinished {
-                writer: Writer::create(&self.dir, first, self.tip.chain)?,
+                writer: Writer::create(&self.dir, first, self.tip.chain, Packing::RANDOM)?,
                 first,
                 frames: Vec::new(),
                 ends: Vec::new(),

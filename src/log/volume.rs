@@ -6,7 +6,7 @@
 //! rewrites it.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, BufWriter, Write as _},
     os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -15,28 +15,43 @@ use std::{
 
 use bytes::Bytes;
 
-use super::block::{self, Block};
+use super::block::{self, Block, ShortBlock};
 use logcabin_base::disk;
 use logcabin_record::{Chain, Offset};
 
-/// A block is closed at this many bytes. Looking up one record reads and decompresses one block, in
-/// some 30 microseconds.
-const BLOCK_BYTES: usize = 32 * 1024;
+/// How a volume is compressed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packing {
+    /// A block is closed at this many bytes.
+    block_bytes: usize,
+    /// The level of zstd.
+    level: i32,
+}
 
-/// The fastest level of zstd: higher ones save a twentieth of the space for twice the time.
-const LEVEL: i32 = 1;
+impl Packing {
+    /// For records that are looked up one by one, each in some 100 microseconds. A higher level
+    /// saves a twentieth of the space for twice the time.
+    pub(crate) const RANDOM: Self = Self { block_bytes: 32 * 1024, level: 1 };
+    /// For records that are read in sequence: a sixth less space.
+    pub(crate) const SEQUENTIAL: Self = Self { block_bytes: 256 * 1024, level: 3 };
+}
 
 /// A block holds at least one record, so none is larger than this.
-const MAX_BLOCK_BYTES: u32 = (BLOCK_BYTES + super::archive::MAX_FRAME_BYTES + 4) as u32;
+const MAX_BLOCK_BYTES: u32 =
+    (Packing::SEQUENTIAL.block_bytes + super::archive::MAX_FRAME_BYTES + 4) as u32;
 
 /// The magic number of frames that zstd tools skip. It and the length after it are little-endian.
 const SKIPPABLE: u32 = 0x184D_2A5C;
 
-const MAGIC: &[u8; 8] = b"LCVOL\r\n\x01";
+const MAGIC: &[u8; 7] = b"LCVOL\r\n";
+/// Blocks with whole frames. It is read, and no longer written.
+const WHOLE: u8 = 1;
+/// Short blocks.
+const SHORT: u8 = 2;
 const END_MAGIC: &[u8; 8] = b"LCEND\r\n\x01";
 
 /// The length of the first frame.
-const HEADER_BYTES: usize = 8 + MAGIC.len();
+const HEADER_BYTES: usize = 8 + MAGIC.len() + 1;
 /// The length of an index entry: first offset, position, compressed and decompressed length.
 const ENTRY_BYTES: usize = 8 + 8 + 4 + 4;
 /// The length of the trailer: number of blocks, first and last offset, chain values before and
@@ -44,6 +59,8 @@ const ENTRY_BYTES: usize = 8 + 8 + 4 + 4;
 const TRAILER_BYTES: usize = 4 + 8 + 8 + 32 + 32 + 8 + 32 + END_MAGIC.len();
 
 pub(crate) const EXTENSION: &str = "lcvol";
+/// That of a volume that is being written.
+pub(crate) const UNFINISHED: &str = "new";
 
 /// Why a volume cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +103,7 @@ struct Entry {
 pub struct Volume {
     path: PathBuf,
     file: File,
+    format: u8,
     /// A new number each time a volume is opened. It tells apart volumes that had the same path.
     pub(crate) id: u64,
     /// The first record.
@@ -113,9 +131,11 @@ impl Volume {
         let trailer_at = trailer_at.ok_or_else(|| damaged("it is too short"))?;
         let mut header = [0; HEADER_BYTES];
         file.read_exact_at(&mut header, 0).map_err(io)?;
-        if !header.ends_with(MAGIC) {
-            return Err(damaged("it does not begin as a volume of a known format"));
-        }
+        let format = match header {
+            [.., WHOLE] if header[8..].starts_with(MAGIC) => WHOLE,
+            [.., SHORT] if header[8..].starts_with(MAGIC) => SHORT,
+            _ => return Err(damaged("it does not begin as a volume of a known format")),
+        };
         let mut trailer = [0; TRAILER_BYTES];
         file.read_exact_at(&mut trailer, trailer_at).map_err(io)?;
         let mut fields = Fields(&trailer);
@@ -147,7 +167,7 @@ impl Volume {
         };
         let index = entries.chunks_exact(ENTRY_BYTES).map(entry).collect();
         let id = OPENED.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { path, file, id, first, last, before, chain, full_bytes, index })
+        Ok(Self { path, file, format, id, first, last, before, chain, full_bytes, index })
     }
 
     /// Its size on disk in bytes.
@@ -193,7 +213,11 @@ impl Volume {
             return Err(wrong(&"it is not as long as it should be"));
         }
         let next = self.index.get(number + 1).map_or_else(|| self.last.next(), |next| next.first);
-        let block = Block::parse(entry.first, Bytes::from(full)).map_err(|error| wrong(&error))?;
+        let block = match self.format {
+            WHOLE => Block::parse(entry.first, Bytes::from(full)),
+            _ => Block::of_short(entry.first, &full),
+        };
+        let block = block.map_err(|error| wrong(&error))?;
         let count = next.get().saturating_sub(entry.first.get());
         if block.count() != count {
             return Err(wrong(&"it does not hold the records that it should"));
@@ -229,23 +253,29 @@ pub(crate) struct Writer {
     written: u64,
     /// The sum of the lengths of the frames so far, in bytes.
     pub(crate) full_bytes: u64,
-    block: Vec<u8>,
+    block: ShortBlock,
     block_first: Offset,
     index: Vec<u8>,
     blocks: u32,
     packer: zstd::bulk::Compressor<'static>,
+    block_bytes: usize,
 }
 
 impl Writer {
     /// Begins the volume whose first record is `first`, in `dir`. `before` is the chain value
     /// before it.
-    pub(crate) fn create(dir: &Path, first: Offset, before: Chain) -> Result<Self, VolumeError> {
+    pub(crate) fn create(
+        dir: &Path,
+        first: Offset,
+        before: Chain,
+        packing: Packing,
+    ) -> Result<Self, VolumeError> {
         let path = dir.join(format!("{:020}.{EXTENSION}", first.get()));
-        let partial = path.with_extension("new");
+        let partial = path.with_extension(UNFINISHED);
         let io = |source| VolumeError::Io { path: partial.clone(), source };
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&partial);
-        let mut packer = zstd::bulk::Compressor::new(LEVEL).map_err(io)?;
+        let mut packer = zstd::bulk::Compressor::new(packing.level).map_err(io)?;
         // The checksum reveals a damaged block when it is read.
         packer.include_checksum(true).map_err(io)?;
         let mut writer = Self {
@@ -258,14 +288,16 @@ impl Writer {
             chain: before,
             written: 0,
             full_bytes: 0,
-            block: Vec::with_capacity(BLOCK_BYTES * 2),
+            block: ShortBlock::begin(before),
             block_first: first,
             index: Vec::new(),
             blocks: 0,
             packer,
+            block_bytes: packing.block_bytes,
         };
-        writer.put_skippable(MAGIC.len())?;
+        writer.put_skippable(MAGIC.len() + 1)?;
         writer.put(MAGIC)?;
+        writer.put(&[SHORT])?;
         Ok(writer)
     }
 
@@ -275,11 +307,11 @@ impl Writer {
         if frame.len() > super::archive::MAX_FRAME_BYTES {
             return Err(self.io(io::Error::other("a frame is longer than frames are")));
         }
-        block::append(&mut self.block, frame);
+        self.block.append(frame, chain).map_err(|error| self.io(io::Error::other(error)))?;
         self.full_bytes += u64::from(length);
         self.last = self.last.next();
         self.chain = chain;
-        if self.block.len() >= BLOCK_BYTES { self.end_block() } else { Ok(()) }
+        if self.block.len() >= self.block_bytes { self.end_block() } else { Ok(()) }
     }
 
     /// Completes the volume and renames it into place, where it replaces one of the same name.
@@ -309,19 +341,24 @@ impl Writer {
         Volume::open(path)
     }
 
+    /// Gives it up, and removes what was written.
+    pub(crate) fn abandon(self) -> Result<(), VolumeError> {
+        fs::remove_file(&self.partial).map_err(|source| self.io(source))
+    }
+
     fn end_block(&mut self) -> Result<(), VolumeError> {
-        if self.block.is_empty() {
+        if self.last < self.block_first {
             return Ok(());
         }
-        let packed = self.packer.compress(&self.block).map_err(|source| self.io(source))?;
+        let block = std::mem::replace(&mut self.block, ShortBlock::begin(self.chain)).end();
+        let packed = self.packer.compress(&block).map_err(|source| self.io(source))?;
         let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes();
         self.index.extend_from_slice(&self.block_first.get().to_be_bytes());
         self.index.extend_from_slice(&self.written.to_be_bytes());
         self.index.extend_from_slice(&length(packed.len()));
-        self.index.extend_from_slice(&length(self.block.len()));
+        self.index.extend_from_slice(&length(block.len()));
         self.blocks += 1;
         self.put(&packed)?;
-        self.block.clear();
         self.block_first = self.last.next();
         Ok(())
     }
@@ -368,48 +405,93 @@ impl Fields<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use logcabin_record::codec::{self, Tip};
 
-    fn frame(number: u64) -> Vec<u8> {
-        let length = usize::try_from(number % 7).unwrap() * 400 + 1;
-        let mut frame = number.to_be_bytes().to_vec();
-        frame.resize(length.max(9), b'x');
-        frame
+    use super::*;
+    use crate::samples;
+
+    /// The tip before the record `first`.
+    fn before(first: u64) -> Tip {
+        Tip { offset: Offset::new(first).prev(), chain: [1; 32], ..Tip::default() }
     }
 
-    fn written(dir: &Path, first: u64, count: u64) -> Volume {
-        let mut writer = Writer::create(dir, Offset::new(first), [1; 32]).unwrap();
-        for number in first..first + count {
-            writer.append(&frame(number), [2; 32]).unwrap();
+    /// Frames of all sizes, with their chain values.
+    fn frames(first: u64, count: u64) -> Vec<(Vec<u8>, Chain)> {
+        let mut tip = before(first);
+        let frame = |number: u64| {
+            let length = usize::try_from(number % 7).unwrap() * 400 + 1;
+            let record = samples::record("room/!r", vec![b'x'; length]);
+            let (record, frame) = tip.extend(record, 0, 5).unwrap();
+            (frame, record.chain)
+        };
+        (first..first + count).map(frame).collect()
+    }
+
+    fn written(dir: &Path, first: u64, count: u64, packing: Packing) -> Volume {
+        let before = before(first).chain;
+        let mut writer = Writer::create(dir, Offset::new(first), before, packing).unwrap();
+        for (frame, chain) in frames(first, count) {
+            writer.append(&frame, chain).unwrap();
         }
         writer.finish().unwrap()
     }
 
     #[test]
     fn every_record_comes_back_from_every_block() {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = written(dir.path(), 7, 500);
-        assert!(volume.blocks() > 3, "{}", volume.blocks());
-        assert_eq!((volume.first.get(), volume.last.get()), (7, 506));
-        assert_eq!((volume.before, volume.chain), ([1; 32], [2; 32]));
-        for number in 7..=506 {
-            let offset = Offset::new(number);
-            let block = volume.block(volume.block_of(offset)).unwrap();
-            assert_eq!(block.get(offset).unwrap(), frame(number), "{number}");
+        for (packing, count) in [(Packing::RANDOM, 500), (Packing::SEQUENTIAL, 2000)] {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = written(dir.path(), 7, count, packing);
+            assert!(volume.blocks() > 3, "{}", volume.blocks());
+            assert_eq!((volume.first.get(), volume.last.get()), (7, 6 + count));
+            let frames = frames(7, count);
+            assert_eq!((volume.before, volume.chain), ([1; 32], frames.last().unwrap().1));
+            for (offset, (frame, _)) in (7..).map(Offset::new).zip(&frames) {
+                let block = volume.block(volume.block_of(offset)).unwrap();
+                assert_eq!(block.get(offset).unwrap(), frame, "{offset}");
+            }
+            let last = volume.block(volume.blocks() - 1).unwrap();
+            assert_eq!(last.get(volume.last.next()), None);
+            assert!(volume.disk_bytes().unwrap() < volume.full_bytes / 3, "it is compressed");
+            assert_eq!(list(dir.path()).unwrap().len(), 1);
         }
-        let last = volume.block(volume.blocks() - 1).unwrap();
-        assert_eq!(last.get(Offset::new(507)), None);
-        assert!(volume.disk_bytes().unwrap() < volume.full_bytes / 3, "it is compressed");
-        let all = list(dir.path()).unwrap();
-        assert_eq!(all.len(), 1);
+    }
+
+    #[test]
+    fn volumes_with_whole_frames_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = written(dir.path(), 7, 20, Packing::RANDOM);
+        let frames = frames(7, 20);
+        let mut block = Vec::new();
+        frames.iter().for_each(|(frame, _)| block::append(&mut block, frame));
+        let packed = zstd::bulk::compress(&block, 1).unwrap();
+        let header = [&SKIPPABLE.to_le_bytes()[..], &8_u32.to_le_bytes(), MAGIC, &[WHOLE]].concat();
+        let mut index = 7_u64.to_be_bytes().to_vec();
+        index.extend((header.len() as u64).to_be_bytes());
+        index.extend((packed.len() as u32).to_be_bytes());
+        index.extend((block.len() as u32).to_be_bytes());
+        let good = fs::read(&volume.path).unwrap();
+        let mut trailer = good[good.len() - TRAILER_BYTES..].to_vec();
+        let at = TRAILER_BYTES - 32 - END_MAGIC.len();
+        let hash = index_hash(&index, &trailer);
+        trailer[at..at + 32].copy_from_slice(&hash);
+        let length = (index.len() + trailer.len()) as u32;
+        let skipped = [&SKIPPABLE.to_le_bytes()[..], &length.to_le_bytes()].concat();
+        fs::write(&volume.path, [header, packed, skipped, index, trailer].concat()).unwrap();
+        let volume = Volume::open(volume.path).unwrap();
+        for (offset, (frame, _)) in (7..).map(Offset::new).zip(&frames) {
+            assert_eq!(volume.block(0).unwrap().get(offset).unwrap(), frame);
+        }
     }
 
     #[test]
     fn zstd_tools_can_read_a_volume() {
         let dir = tempfile::tempdir().unwrap();
-        let volume = written(dir.path(), 1, 100);
+        let volume = written(dir.path(), 1, 100, Packing::RANDOM);
         let all = zstd::stream::decode_all(File::open(&volume.path).unwrap()).unwrap();
-        assert!(all.ends_with(&frame(100)));
+        let (frame, chain) = frames(1, 100).pop().unwrap();
+        let mut short = Vec::new();
+        codec::shorten(&frame, &mut short).unwrap();
+        assert!(all.ends_with(&[short, chain.to_vec()].concat()));
     }
 
     #[test]
@@ -424,14 +506,14 @@ mod tests {
             Ok((volume.first, volume.last, frames))
         };
         let dir = tempfile::tempdir().unwrap();
-        let volume = written(dir.path(), 1, 60);
-        let good = std::fs::read(&volume.path).unwrap();
+        let volume = written(dir.path(), 1, 60, Packing::RANDOM);
+        let good = fs::read(&volume.path).unwrap();
         let all = read(volume).unwrap();
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             let path = dir.path().join("bad");
-            std::fs::write(&path, &bad).unwrap();
+            fs::write(&path, &bad).unwrap();
             let read = Volume::open(path).and_then(read);
             // Some bits do not matter, such as those between the blocks and the index.
             assert!(
@@ -445,10 +527,17 @@ mod tests {
     #[test]
     fn an_unfinished_file_is_not_a_volume() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = Writer::create(dir.path(), Offset::new(1), [0; 32]).unwrap();
-        writer.append(&frame(1), [0; 32]).unwrap();
-        drop(writer);
+        let first = Offset::new(1);
+        let begun = || {
+            let mut writer = Writer::create(dir.path(), first, [1; 32], Packing::RANDOM).unwrap();
+            let (frame, chain) = frames(1, 1).pop().unwrap();
+            writer.append(&frame, chain).unwrap();
+            writer
+        };
+        drop(begun());
         assert!(list(dir.path()).unwrap().is_empty());
+        begun().abandon().unwrap();
+        assert!(disk::entries(dir.path()).unwrap().is_empty());
         assert!(list(&dir.path().join("none")).unwrap().is_empty());
     }
 }

@@ -341,6 +341,64 @@ impl Frame {
     }
 }
 
+/// Where the header has the hash of the payload.
+const PAYLOAD_HASH: std::ops::Range<usize> = 37..69;
+
+/// Where the length of the header is in a short frame, after the payload state.
+const SHORT_HEADER_LEN: usize = 1 + 2;
+
+/// Appends a frame without what [`lengthen`] computes again: the chain value, and the payload's hash
+/// if the payload is there.
+///
+/// # Errors
+/// When the frame is shorter than its header says.
+pub fn shorten(frame: &[u8], short: &mut Vec<u8>) -> Result<(), CodecError> {
+    let mut reader = Reader { bytes: frame, at: 2 };
+    let header_len = reader.u32("header_len")? as usize;
+    reader.at = 0;
+    let header = reader.take(header_len, "header")?;
+    reader.array::<32>("chain")?;
+    let state = reader.u8("payload_state")?;
+    short.push(state);
+    if state == STATE_PRESENT {
+        short.extend_from_slice(header.get(..PAYLOAD_HASH.start).unwrap_or(header));
+        short.extend_from_slice(header.get(PAYLOAD_HASH.end..).unwrap_or_default());
+    } else {
+        short.extend_from_slice(header);
+    }
+    short.extend_from_slice(frame.get(reader.at..).unwrap_or_default());
+    Ok(())
+}
+
+/// Appends the frame that [`shorten`] has shortened. `previous` is the chain value before it.
+/// Returns its own.
+///
+/// # Errors
+/// When the bytes end inside the header.
+pub fn lengthen(short: &[u8], previous: &Chain, frame: &mut Vec<u8>) -> Result<Chain, CodecError> {
+    let mut reader = Reader { bytes: short, at: 0 };
+    let state = reader.u8("payload_state")?;
+    reader.at = SHORT_HEADER_LEN;
+    let header_len = reader.u32("header_len")? as usize;
+    reader.at = 1;
+    let begin = frame.len();
+    if state == STATE_PRESENT {
+        let after = header_len.checked_sub(PAYLOAD_HASH.end);
+        frame.extend_from_slice(reader.take(PAYLOAD_HASH.start, "header")?);
+        let after = reader.take(after.ok_or(CodecError::Truncated("header"))?, "header")?;
+        let payload = short.get(reader.at..).unwrap_or_default();
+        frame.extend_from_slice(blake3::hash(payload).as_bytes());
+        frame.extend_from_slice(after);
+    } else {
+        frame.extend_from_slice(reader.take(header_len, "header")?);
+    }
+    let chain = chain(previous, &frame[begin..]);
+    frame.extend_from_slice(&chain);
+    frame.push(state);
+    frame.extend_from_slice(short.get(reader.at..).unwrap_or_default());
+    Ok(chain)
+}
+
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -456,6 +514,19 @@ mod tests {
         }
 
         #[test]
+        fn a_short_frame_has_all_that_cannot_be_computed((previous, record) in record()) {
+            let frame = encode_frame(&record).unwrap();
+            let (mut short, mut long) = (Vec::new(), vec![7]);
+            shorten(&frame, &mut short).unwrap();
+            prop_assert!(short.len() <= frame.len() - 32);
+            prop_assert_eq!(lengthen(&short, &previous, &mut long).unwrap(), record.chain);
+            prop_assert_eq!(&long[1..], frame);
+            // Of other bytes comes another chain value.
+            let chain = lengthen(&short, &[1; 32], &mut Vec::new()).unwrap();
+            prop_assert!(chain != record.chain || previous == [1; 32]);
+        }
+
+        #[test]
         fn a_changed_byte_is_found(
             (previous, record) in record(),
             at: prop::sample::Index,
@@ -479,6 +550,9 @@ mod tests {
 
         #[test]
         fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let (mut short, mut long) = (Vec::new(), Vec::new());
+            let _ = shorten(&bytes, &mut short);
+            let _ = lengthen(&bytes, &[0; 32], &mut long);
             let _ = Frame::decode(&bytes.into());
         }
     }

@@ -42,7 +42,7 @@ pub(crate) const ALL: [Mutant; Fault::ALL.len()] = {
         mutant(F::KeyGivenAgain, (300, 15, Calm), "each one-time key is given once"),
         mutant(F::MessageTakenAgain, (300, 15, Troubled), "each to-device message arrives once"),
         mutant(F::MissedForgotten, (300, 15, Troubled), "what was acknowledged arrives"),
-        mutant(F::GapNotFilled, (304, 15, Troubled), "what was acknowledged arrives"),
+        mutant(F::GapNotFilled, (314, 25, Troubled), "what was acknowledged arrives"),
         mutant(F::RulesNotChecked, (300, 15, Calm), "what the rules forbid is refused"),
         mutant(F::BanIsKick, (301, 15, Calm), "who is banned cannot come back"),
         mutant(F::SoftFailSkipped, (300, 15, Calm), "who is not in a room is not heard there"),

@@ -10,7 +10,9 @@ use std::{
 
 use tokio::{runtime, sync::watch, time::sleep};
 
-use super::{ArchiveError, ArchiveOptions, eraser::Eraser, place::Place, segment::Writer};
+use super::{
+    ArchiveError, ArchiveOptions, eraser::Eraser, packed::Packer, place::Place, segment::Writer,
+};
 use crate::{Log, follow::Follow};
 use logcabin_base::{clock::Clock, owner::OwnerError};
 use logcabin_record::Offset;
@@ -74,6 +76,7 @@ impl Archiver {
             stopping: watch::Sender::new(false),
         });
         let mut worker = Worker {
+            packer: Packer::new(&options.dir),
             options,
             log,
             shared: Arc::clone(&shared),
@@ -176,6 +179,7 @@ struct Worker {
     /// How much the last writer knew to be on disk, if it failed.
     synced: Option<(PathBuf, u64)>,
     eraser: Option<Eraser>,
+    packer: Packer,
     /// Until when it is told that the directory had vanished.
     told_until: Option<Instant>,
 }
@@ -211,6 +215,7 @@ impl Worker {
                 self.shared.report(error);
                 // The next one starts from what is known to be carried out.
                 self.eraser = None;
+                self.packer.stop();
                 if let Some(Copying { writer, .. }) = self.copying.take() {
                     self.synced = writer.synced();
                 }
@@ -263,6 +268,7 @@ impl Worker {
         };
         self.copying = None;
         self.eraser = None;
+        self.packer.stop();
         self.synced = None;
         self.told_until = Some(Instant::now() + TELL_FOR);
         self.shared.archived.send_replace(Offset::ZERO);
@@ -332,6 +338,7 @@ impl Worker {
         let now_ms = Clock::system().now_ms();
         let mut round = if more { Round::Unscanned } else { Round::Complete };
         if !more && eraser.is_due(now_ms)? {
+            self.packer.stop();
             // The last segment is opened again in the next round.
             self.copying = None;
             self.synced = None;
@@ -342,6 +349,9 @@ impl Worker {
             }
         } else if !more {
             eraser.keep_note()?;
+            if !self.shared.is_stopping() && self.packer.step(writer.sealed) {
+                round = Round::Unscanned;
+            }
         }
         self.shared.erased.send_if_modified(|erased| {
             let moved = *erased != eraser.erased();

@@ -24,15 +24,17 @@ use std::{
 
 use super::{
     ArchiveError, ArchiveOptions,
-    segment::{Segment, SegmentReader, segments},
+    packed::remove,
+    segment::{REWRITING, Segment, SegmentReader, is_packed, plain, segments},
 };
 use crate::{
     Log, ReadError,
     erase::{Targets, erasure},
+    volume::{self, Packing},
 };
 use logcabin_base::disk;
 use logcabin_record::{
-    Offset, Payload, Record,
+    Chain, Offset, Payload, Record,
     codec::{self, CodecError},
     command::{Body as _, LogErase, RoomPurge, UserErase},
 };
@@ -222,7 +224,7 @@ impl Eraser {
             if !is_due {
                 continue;
             }
-            rewrite(&path, first, &all, log)?;
+            rewrite(&path, &all, log, last == Offset::MAX)?;
             self.waiting.retain(|_, waiting| {
                 waiting.targets.remove_in(first, last);
                 !waiting.targets.is_empty()
@@ -296,29 +298,18 @@ fn read_note(path: &Path) -> Result<Note, ArchiveError> {
     Ok(Note { upto: offsets.next().unwrap_or_default(), waiting: offsets.collect() })
 }
 
-/// Rewrites a segment, with the payloads of its targets as the log has them.
+/// Rewrites a segment, with the payloads of its targets as the log has them. All but the last one
+/// are packed then.
 fn rewrite(
     path: &Path,
-    first: Offset,
     targets: &Targets,
     log: &dyn Log,
+    is_last: bool,
 ) -> Result<(), ArchiveError> {
-    let damaged = |fault: super::segment::SegmentFault| ArchiveError::Damaged {
-        path: fault.path,
-        at: fault.at,
-        reason: fault.reason,
-    };
-    let partial = path.with_extension("rewriting");
-    match std::fs::remove_file(&partial) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(ArchiveError::io(&partial)(error));
-        }
-        _ => {}
-    }
-    let mut reader = SegmentReader::open(path)?.map_err(damaged)?;
-    let mut segment = Segment::create_at(partial.clone(), first, reader.checker.chain())?;
+    let mut reader = SegmentReader::open(path)??;
+    let mut copy = Copy::begin(path, &mut reader, is_last)?;
     let mut changed = false;
-    while let Some((mut record, mut frame)) = reader.next()?.map_err(damaged)? {
+    while let Some((mut record, mut frame)) = reader.next()?? {
         let offset = record.offset();
         if record.payload != Payload::Erased && targets.get(offset).is_some() {
             let ours = log.get(offset)?.ok_or(ReadError::Missing(offset))?;
@@ -332,16 +323,62 @@ fn rewrite(
                 frame = encoded.map_err(|source| ReadError::Damaged { offset, source })?.into();
             }
         }
-        segment.append(&frame)?;
+        copy.append(&frame, record.chain)?;
     }
-    if !changed {
-        drop(segment);
-        return std::fs::remove_file(&partial).map_err(ArchiveError::io(&partial));
+    if changed { copy.put_in_place(&mut reader, path) } else { copy.abandon() }
+}
+
+/// A segment that is to replace another one.
+enum Copy {
+    Plain(Box<Segment>, PathBuf),
+    Packed(Box<volume::Writer>),
+}
+
+impl Copy {
+    fn begin(path: &Path, reader: &mut SegmentReader, is_last: bool) -> Result<Self, ArchiveError> {
+        let (first, before) = (reader.checker().last().next(), *reader.checker().chain());
+        if !is_last || is_packed(path) {
+            let dir = path.parent().unwrap_or(path);
+            let writer = volume::Writer::create(dir, first, before, Packing::SEQUENTIAL)?;
+            return Ok(Self::Packed(Box::new(writer)));
+        }
+        let partial = path.with_extension(REWRITING);
+        remove(&partial)?;
+        let segment = Segment::create_at(partial.clone(), first, &before)?;
+        Ok(Self::Plain(Box::new(segment), partial))
     }
-    if reader.sealed {
-        segment.seal(reader.checker.chain())?;
-    } else {
-        segment.sync()?;
+
+    fn append(&mut self, frame: &[u8], chain: Chain) -> Result<(), ArchiveError> {
+        match self {
+            Self::Plain(segment, _) => segment.append(frame),
+            Self::Packed(writer) => Ok(writer.append(frame, chain)?),
+        }
     }
-    disk::put_in_place(&partial, path).map_err(ArchiveError::io(path))
+
+    fn put_in_place(self, reader: &mut SegmentReader, path: &Path) -> Result<(), ArchiveError> {
+        match self {
+            Self::Plain(mut segment, partial) => {
+                if reader.is_sealed() {
+                    segment.seal(reader.checker().chain())?;
+                } else {
+                    segment.sync()?;
+                }
+                disk::put_in_place(&partial, path).map_err(ArchiveError::io(path))
+            }
+            Self::Packed(writer) => {
+                let volume = writer.finish()?;
+                remove(&plain(volume.path()))
+            }
+        }
+    }
+
+    fn abandon(self) -> Result<(), ArchiveError> {
+        match self {
+            Self::Plain(segment, partial) => {
+                drop(segment);
+                remove(&partial)
+            }
+            Self::Packed(writer) => Ok(writer.abandon()?),
+        }
+    }
 }

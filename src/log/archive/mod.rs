@@ -4,7 +4,8 @@
 //! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only reads the
 //! log, so it can be slow, fail and catch up without blocking anything. [`ArchiveReader`] reads an
 //! archive back and verifies it; `logcabin_ops::restore` builds a new log from one. `archiver`
-//! writes `segment` files and `reader` reads them; `eraser` rewrites segments after an erasure;
+//! writes `segment` files and `reader` reads them; `packed` compresses sealed ones, and `eraser`
+//! rewrites segments after an erasure;
 //! `fallback` serves records that the log itself cannot read; `place` knows whose the directory is.
 //!
 //! **An archive that is not a prefix of the log is refused** ([`ArchiveError::Ahead`],
@@ -26,6 +27,7 @@ use logcabin_record::Offset;
 mod archiver;
 mod eraser;
 mod fallback;
+mod packed;
 mod place;
 mod reader;
 mod segment;

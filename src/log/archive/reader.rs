@@ -110,19 +110,15 @@ impl ArchiveRecords {
                     }
                 }
                 Ok(None) => {
-                    if !reader.sealed && !self.segments.is_empty() {
-                        return Err(ArchiveError::Damaged {
-                            path: reader.path.clone(),
-                            at: reader.position,
-                            reason: "the segment is not sealed, though another follows it"
-                                .to_owned(),
-                        });
+                    if !reader.is_sealed() && !self.segments.is_empty() {
+                        let what = "the segment is not sealed, though another follows it";
+                        return Err(reader.damaged(what));
                     }
-                    self.checker = Some(reader.checker.clone());
+                    self.checker = Some(reader.checker().clone());
                     self.current = None;
                 }
                 Err(fault) => {
-                    let last = reader.checker.last();
+                    let last = reader.checker().last();
                     self.current = None;
                     self.end_torn(fault, last)?;
                 }
@@ -140,18 +136,18 @@ impl ArchiveRecords {
             }
         };
         if let Some(before) = self.checker.take() {
-            if before.last() != reader.checker.last() {
+            if before.last() != reader.checker().last() {
                 let missing = before.last().next();
                 return Err(ArchiveError::Gap { missing, next: path.to_owned() });
             }
-            if before.chain() != reader.checker.chain() {
+            if before.chain() != reader.checker().chain() {
                 return Err(ArchiveError::Damaged {
                     path: path.to_owned(),
                     at: 0,
                     reason: CodecError::Chain.to_string(),
                 });
             }
-            reader.checker = before;
+            *reader.checker() = before;
         }
         Ok(Some(reader))
     }
@@ -159,11 +155,13 @@ impl ArchiveRecords {
     /// Treats a fault as the end of the archive if a crash can have caused it: it is in the last
     /// segment and no intact record follows it.
     fn end_torn(&mut self, fault: SegmentFault, last: Offset) -> Result<(), ArchiveError> {
-        let follows = !self.segments.is_empty() || record_follows(&fault, last)?.is_some();
-        let SegmentFault { path, at, length, reason } = fault;
-        if follows {
-            return Err(ArchiveError::Damaged { path, at, reason });
+        let is_damage = !self.segments.is_empty()
+            || !fault.may_be_torn
+            || record_follows(&fault, last)?.is_some();
+        if is_damage {
+            return Err(fault.into());
         }
+        let SegmentFault { path, at, length, .. } = fault;
         self.torn = Some(TornTail { path, at, bytes: length.saturating_sub(at) });
         Ok(())
     }

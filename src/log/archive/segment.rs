@@ -1,9 +1,11 @@
 //! Segment files: writing them, finding their end, and reading them one at a time.
 //!
 //! [`Writer`] appends to the last segment and begins the next one. [`SegmentReader`] reads and
-//! verifies one segment. [`find_end`] finds where a writer continues.
+//! verifies one segment, plain or packed. [`find_end`] finds where a writer continues.
 
 use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
     fs::{File, OpenOptions},
     io::{self, BufReader, BufWriter, Read as _, Take, Write as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -12,8 +14,12 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{ArchiveError, ArchiveOptions};
-use crate::{Log, MAX_HEADER_TEXT_BYTES, MAX_PAYLOAD_BYTES, ReadError, verify::Checker};
+use super::{ArchiveError, ArchiveOptions, packed::PackedReader};
+use crate::{
+    Log, MAX_HEADER_TEXT_BYTES, MAX_PAYLOAD_BYTES, ReadError,
+    verify::Checker,
+    volume::{self, Volume},
+};
 use logcabin_base::disk;
 use logcabin_record::{
     CHAIN_START, Chain, Offset, Record,
@@ -37,6 +43,8 @@ pub(super) struct Writer {
     chain: Chain,
     at_batch_end: bool,
     open: Option<Segment>,
+    /// How many segments it has sealed.
+    pub(super) sealed: u64,
 }
 
 /// A segment that is being written.
@@ -72,6 +80,7 @@ impl Writer {
                 Err(error) => return Err(failed(error)),
             }
         }
+        remove_unfinished(dir)?;
         let end = find_end(dir)?;
         let durable = *log.durable().borrow();
         let ahead = |archive| ArchiveError::Ahead { dir: dir.clone(), archive, log: durable };
@@ -101,6 +110,7 @@ impl Writer {
             chain: end.chain,
             at_batch_end: true,
             open,
+            sealed: 0,
         })
     }
 
@@ -111,6 +121,7 @@ impl Writer {
             // Only between batches, so that a torn batch never spans two segments.
             Some(segment) if self.at_batch_end && segment.length >= self.segment_bytes => {
                 segment.seal(&self.chain)?;
+                self.sealed += 1;
                 self.open.insert(Segment::create(&self.dir, record.offset(), &self.chain)?)
             }
             Some(segment) => segment,
@@ -265,7 +276,12 @@ impl Unsealed {
 fn find_end(dir: &Path) -> Result<End, ArchiveError> {
     let (mut unusable, mut faults) = (Vec::new(), Vec::new());
     for (_, path) in segments(dir)?.into_iter().rev() {
-        let mut reader = match SegmentReader::open(&path)? {
+        if is_packed(&path) {
+            // It was complete before it got its name.
+            let Volume { last, chain, .. } = Volume::open(path)?;
+            return Ok(End { last, chain, unsealed: None, unusable, faults });
+        }
+        let mut reader = match PlainReader::open(&path)? {
             Ok(reader) => reader,
             Err(fault) => {
                 faults.push(fault);
@@ -302,19 +318,48 @@ fn find_end(dir: &Path) -> Result<End, ArchiveError> {
     Ok(End { last: Offset::ZERO, chain: CHAIN_START, unsealed: None, unusable, faults })
 }
 
-/// The segments of a directory with the first offset of each, in order.
+/// The segments of a directory with the first offset of each, in order. Of a segment that is packed
+/// and not yet removed, there is only the packed one.
 pub(super) fn segments(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, ArchiveError> {
-    let mut segments = Vec::new();
+    let mut segments = BTreeMap::new();
     for entry in std::fs::read_dir(dir).map_err(ArchiveError::io(dir))? {
         let path = entry.map_err(ArchiveError::io(dir))?.path();
-        if path.extension().is_some_and(|extension| extension == EXTENSION)
+        let is_plain = path.extension().is_some_and(|extension| extension == EXTENSION);
+        if (is_plain || is_packed(&path))
             && let Some(first) = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok())
         {
-            segments.push((Offset::new(first), path));
+            let first = Offset::new(first);
+            if !is_plain || !segments.contains_key(&first) {
+                segments.insert(first, path);
+            }
         }
     }
-    segments.sort();
-    Ok(segments)
+    Ok(segments.into_iter().collect())
+}
+
+/// What a plain segment is called while it replaces another one.
+pub(super) const REWRITING: &str = "rewriting";
+
+/// Removes what a crash left unfinished: it may hold what was erased since.
+fn remove_unfinished(dir: &Path) -> Result<(), ArchiveError> {
+    for path in disk::entries(dir).map_err(ArchiveError::io(dir))? {
+        let is_unfinished =
+            |extension: &OsStr| [REWRITING, volume::UNFINISHED].iter().any(|of| extension == *of);
+        if path.extension().is_some_and(is_unfinished) {
+            std::fs::remove_file(&path).map_err(ArchiveError::io(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a segment is packed: it is a volume.
+pub(super) fn is_packed(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == volume::EXTENSION)
+}
+
+/// The path of a plain segment that is packed as `path`.
+pub(super) fn plain(path: &Path) -> PathBuf {
+    path.with_extension(EXTENSION)
 }
 
 /// What is wrong with a segment.
@@ -324,26 +369,90 @@ pub(super) struct SegmentFault {
     pub(super) at: u64,
     /// The segment's length when it was opened.
     pub(super) length: u64,
+    /// Whether a crash may have left it.
+    pub(super) may_be_torn: bool,
     pub(super) reason: String,
 }
 
-/// Reads one segment from its start and verifies it. Later writes to the segment are not read: an
-/// incomplete entry of the archiver would look like damage.
-pub(super) struct SegmentReader {
-    pub(super) path: PathBuf,
-    input: BufReader<Take<File>>,
-    /// The segment's length when it was opened.
-    length: u64,
-    hasher: blake3::Hasher,
-    pub(super) checker: Checker,
-    /// The end of the last good entry.
-    pub(super) position: u64,
-    count: u64,
-    pub(super) sealed: bool,
+impl From<SegmentFault> for ArchiveError {
+    fn from(SegmentFault { path, at, reason, .. }: SegmentFault) -> Self {
+        Self::Damaged { path, at, reason }
+    }
+}
+
+/// Reads one segment from its start and verifies it.
+pub(super) enum SegmentReader {
+    Plain(Box<PlainReader>),
+    Packed(Box<PackedReader>),
 }
 
 impl SegmentReader {
     pub(super) fn open(path: &Path) -> Result<Result<Self, SegmentFault>, ArchiveError> {
+        if !is_packed(path) {
+            match PlainReader::open(path) {
+                // It was packed since it was listed.
+                Err(ArchiveError::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound => {}
+                opened => return Ok(opened?.map(|reader| Self::Plain(Box::new(reader)))),
+            }
+        }
+        let opened = PackedReader::open(&path.with_extension(volume::EXTENSION))?;
+        Ok(opened.map(|reader| Self::Packed(Box::new(reader))))
+    }
+
+    /// The next record and its frame; `None` at the segment's end, sealed or not.
+    pub(super) fn next(
+        &mut self,
+    ) -> Result<Result<Option<(Record, Bytes)>, SegmentFault>, ArchiveError> {
+        match self {
+            Self::Plain(reader) => reader.next(),
+            Self::Packed(reader) => reader.next(),
+        }
+    }
+
+    /// What has checked the records so far.
+    pub(super) const fn checker(&mut self) -> &mut Checker {
+        match self {
+            Self::Plain(reader) => &mut reader.checker,
+            Self::Packed(reader) => &mut reader.checker,
+        }
+    }
+
+    /// Whether it is complete, once it has been read to its end.
+    pub(super) const fn is_sealed(&self) -> bool {
+        match self {
+            Self::Plain(reader) => reader.sealed,
+            Self::Packed(_) => true,
+        }
+    }
+
+    /// It, as damaged after the last good entry.
+    pub(super) fn damaged(&self, reason: &str) -> ArchiveError {
+        let fault = match self {
+            Self::Plain(reader) => reader.fault(reason),
+            Self::Packed(reader) => reader.fault(reason),
+        };
+        fault.into()
+    }
+}
+
+/// Reads a plain segment. Later writes to it are not read: an incomplete entry of the archiver would
+/// look like damage.
+pub(super) struct PlainReader {
+    path: PathBuf,
+    input: BufReader<Take<File>>,
+    /// The segment's length when it was opened.
+    length: u64,
+    hasher: blake3::Hasher,
+    checker: Checker,
+    /// The end of the last good entry.
+    position: u64,
+    count: u64,
+    sealed: bool,
+}
+
+impl PlainReader {
+    fn open(path: &Path) -> Result<Result<Self, SegmentFault>, ArchiveError> {
         let file = File::open(path).map_err(ArchiveError::io(path))?;
         let length = file.metadata().map_err(ArchiveError::io(path))?.len();
         let mut reader = Self {
@@ -377,10 +486,7 @@ impl SegmentReader {
         Ok(Ok(reader))
     }
 
-    /// The next record and its frame; `None` at the segment's end, sealed or not.
-    pub(super) fn next(
-        &mut self,
-    ) -> Result<Result<Option<(Record, Bytes)>, SegmentFault>, ArchiveError> {
+    fn next(&mut self) -> Result<Result<Option<(Record, Bytes)>, SegmentFault>, ArchiveError> {
         let mut tag = [0; 1];
         if self.sealed {
             let more = self.input.read(&mut tag).map_err(ArchiveError::io(&self.path))?;
@@ -447,6 +553,7 @@ impl SegmentReader {
             path: self.path.clone(),
             at: self.position,
             length: self.length,
+            may_be_torn: true,
             reason: reason.to_owned(),
         }
     }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::{
     archiver::RETRY_FIRST,
-    segment::{HEADER_BYTES, segments},
+    segment::{HEADER_BYTES, is_packed, plain, segments},
     *,
 };
 use crate::{
@@ -341,6 +341,8 @@ impl samples::Wrapper for FailingLog {
 fn files_with(place: &TestDir, text: &str) -> usize {
     let holds = |path: &PathBuf| {
         let bytes = std::fs::read(path).unwrap();
+        let bytes =
+            if is_packed(path) { zstd::stream::decode_all(&*bytes).unwrap() } else { bytes };
         bytes.windows(text.len()).any(|window| window == text.as_bytes())
     };
     let all = std::fs::read_dir(place.options().dir).unwrap();
@@ -383,7 +385,10 @@ async fn erased_content_leaves_the_archive() {
     for text in [SECRET, "swiftly"] {
         assert_eq!(files_with(&place, text), 0, "{text}");
     }
-    assert_eq!(place.segments()[..segments.len()], segments);
+    let firsts = |paths: &[PathBuf]| -> Vec<_> {
+        paths.iter().map(|path| path.file_stem().unwrap().to_owned()).collect()
+    };
+    assert_eq!(firsts(&place.segments())[..segments.len()], firsts(&segments));
     fill(&*log, 10).await;
     archiver.stop();
     assert_eq!(place.records(), all(&*log));
@@ -410,8 +415,10 @@ async fn an_archiver_that_was_stopped_before_it_erased_does_so_at_the_next_start
     let appended = log.append(one(erasure(&*log, &[1], &[]))).await.unwrap();
     archiver.stop();
     assert_eq!(files_with(&place, SECRET), 1);
-    // A half-written file that a crash left is not part of the archive.
-    std::fs::write(place.segments()[0].with_extension("rewriting"), SECRET).unwrap();
+    // Half-written files that a crash left are not part of the archive.
+    for extension in ["rewriting", "new"] {
+        std::fs::write(place.segments()[0].with_extension(extension), SECRET).unwrap();
+    }
     let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
     erased(&archiver, appended.last).await;
     archiver.stop();
@@ -517,4 +524,98 @@ async fn wait_until_gone(place: &TestDir, text: &str) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("{text} does not leave the archive");
+}
+
+/// Waits until all segments but the last are packed.
+async fn packed(place: &TestDir) {
+    let all = async {
+        loop {
+            let segments = place.segments();
+            let (_, sealed) = segments.split_last().unwrap();
+            if sealed.iter().all(|path| is_packed(path) && !plain(path).exists()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+}
+
+#[tokio::test]
+async fn sealed_segments_are_packed_and_read_as_before() {
+    let place = TestDir::new();
+    let log = place.log();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    fill(&*log, 30).await;
+    let durable = *log.durable().borrow();
+    archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
+    packed(&place).await;
+    archiver.stop();
+    assert!(place.segments().len() > 3);
+    assert_eq!(place.records(), all(&*log));
+    let reader = ArchiveReader::open(&place.options().dir).unwrap();
+    for from in [1, 2, 17, durable.get(), durable.get() + 1] {
+        let tail: Vec<_> = reader.records(Offset::new(from)).map(Result::unwrap).collect();
+        assert_eq!(tail, log.read(Offset::new(from), usize::MAX).unwrap());
+    }
+    verify_archive(&place.options().dir, |_| ()).unwrap();
+    // It goes on after a packed segment, too.
+    std::fs::remove_file(place.segments().pop().unwrap()).unwrap();
+    fill(&*log, 30).await;
+    place.archive(&log).unwrap();
+    assert_eq!(place.records(), all(&*log));
+}
+
+#[tokio::test]
+async fn a_packed_segment_whose_plain_one_is_still_there_counts_once() {
+    let place = TestDir::new();
+    let log = place.log();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    fill(&*log, 30).await;
+    let durable = *log.durable().borrow();
+    archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
+    packed(&place).await;
+    archiver.stop();
+    // As a crash leaves it: the plain one is complete, or what it was before an erasure.
+    let path = place.segments().remove(0);
+    std::fs::write(plain(&path), "anything").unwrap();
+    assert_eq!(place.records(), all(&*log));
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    packed(&place).await;
+    archiver.stop();
+    assert_eq!(place.records(), all(&*log));
+}
+
+#[tokio::test]
+async fn damage_to_a_packed_segment_is_found_and_never_taken_for_a_torn_end() {
+    let place = TestDir::new();
+    let log = place.log();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    fill(&*log, 30).await;
+    let durable = *log.durable().borrow();
+    archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
+    packed(&place).await;
+    archiver.stop();
+    let open = place.segments().pop().unwrap();
+    std::fs::remove_file(open).unwrap();
+    let path = place.segments().pop().unwrap();
+    let good = std::fs::read(&path).unwrap();
+    for at in (0..good.len()).step_by(7) {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        std::fs::write(&path, bad).unwrap();
+        match verify_archive(&place.options().dir, |_| ()) {
+            Err(ArchiveError::Damaged { path: found, .. }) => assert_eq!(found, path),
+            // Some bytes do not matter, such as the length of the index for tools of zstd.
+            Ok(verified) => assert_eq!(verified.torn, None, "byte {at}"),
+            Err(other) => panic!("byte {at}: {other}"),
+        }
+    }
+    for length in [0, 1, 100, good.len() - 1] {
+        std::fs::write(&path, &good[..length]).unwrap();
+        assert!(verify_archive(&place.options().dir, |_| ()).is_err(), "{length} bytes");
+        // Nothing is cut off or replaced: it may be the only copy.
+        place.archive(&log).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), good[..length]);
+    }
 }

@@ -21,7 +21,7 @@ use crate::{
     store::DEFAULT_CACHE_BYTES,
     tip_file,
     verify::Checker,
-    volume::{EXTENSION, Volume, VolumeError, Writer},
+    volume::{EXTENSION, Packing, Volume, VolumeError, Writer},
 };
 use logcabin_base::disk;
 use logcabin_record::{CHAIN_START, Chain, Offset, Record, codec};
@@ -287,7 +287,7 @@ struct Writing {
 
 impl Writing {
     fn begin(dir: &Path, volume: &VolumeFile, before: Chain) -> Result<Self, RepairError> {
-        let writer = Writer::create(dir, volume.first, before)?;
+        let writer = Writer::create(dir, volume.first, before, Packing::RANDOM)?;
         let checker = Checker::from_chain(volume.first.prev(), before);
         Ok(Self { path: volume.path.clone(), writer, checker })
     }

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     archive::Erased,
     verify::Checker,
-    volume::{Volume, VolumeError, Writer},
+    volume::{Packing, Volume, VolumeError, Writer},
 };
 use logcabin_base::{
     background::{self, Pace},
@@ -262,7 +262,7 @@ struct Writing {
 
 impl Writing {
     fn begin(dir: &Path, first: Offset, before: Chain) -> Result<Self, CompactError> {
-        let writer = Writer::create(dir, first, before)?;
+        let writer = Writer::create(dir, first, before, Packing::RANDOM)?;
         Ok(Self { writer, checker: Checker::from_chain(first.prev(), before) })
     }
 

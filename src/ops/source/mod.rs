@@ -405,17 +405,7 @@ fn is_archive(dir: &Path) -> bool {
 
 /// The first offset of each segment in `dir`, in order.
 fn segments(dir: &Path) -> Vec<Offset> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    let mut segments: Vec<_> = entries
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let is_segment = path.extension().is_some_and(|extension| extension == "lcseg");
-            let first = path.file_stem()?.to_str()?.parse().ok()?;
-            is_segment.then_some(Offset::new(first))
-        })
-        .collect();
-    segments.sort_unstable();
-    segments
+    ArchiveReader::open(dir).map_or_else(|_| Vec::new(), |archive| archive.segments().collect())
 }
 
 /// The records of a stopped server's log, a chunk at a time.
