@@ -347,8 +347,8 @@ const PAYLOAD_HASH: std::ops::Range<usize> = 37..69;
 /// Where the length of the header is in a short frame, after the payload state.
 const SHORT_HEADER_LEN: usize = 1 + 2;
 
-/// Appends a frame without what [`lengthen`] computes again: the chain value, and the payload's hash
-/// if the payload is there.
+/// Appends a frame without what [`lengthen`] computes again: the chain value, and the payload's
+/// hash if the payload is there.
 ///
 /// # Errors
 /// When the frame is shorter than its header says.

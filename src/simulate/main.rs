@@ -130,8 +130,8 @@ fn run(plan: &Plan, tells: bool, dump: Option<PathBuf>) -> Report {
     })
 }
 
-/// The world of a plan in a process of its own. What is made once for a process, such as keys of hash
-/// tables, would be that of the first world otherwise, and the seed would not decide all.
+/// The world of a plan in a process of its own. What is made once for a process, such as keys of
+/// hash tables, would be that of the first world otherwise, and the seed would not decide all.
 fn alone(plan: &Plan) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(arguments_of(plan).split(' '));

@@ -62,8 +62,8 @@ pub struct ReceivePdu {
     /// Whether it is only needed as an auth event for others.
     pub as_outlier: bool,
     /// Whether the state before it is the recorded one, which another homeserver told
-    /// ([`PlaceOutlier`](super::PlaceOutlier)): its past cannot be had, or rests on what a third one
-    /// told.
+    /// ([`PlaceOutlier`](super::PlaceOutlier)): its past cannot be had, or rests on what a third
+    /// one told.
     pub is_placed: bool,
     /// Whether this homeserver sends it to the others in the room.
     pub relayed: bool,

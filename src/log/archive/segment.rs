@@ -436,8 +436,8 @@ impl SegmentReader {
     }
 }
 
-/// Reads a plain segment. Later writes to it are not read: an incomplete entry of the archiver would
-/// look like damage.
+/// Reads a plain segment. Later writes to it are not read: an incomplete entry of the archiver
+/// would look like damage.
 pub(super) struct PlainReader {
     path: PathBuf,
     input: BufReader<Take<File>>,

@@ -87,7 +87,8 @@ pub(crate) fn prometheus() -> Result<(), String> {
 
 /// What is to be loaded into a program so that its clock is another (Debian's `faketime`).
 pub(crate) fn faketime() -> Option<PathBuf> {
-    // Not what the program `faketime` prints: it fails where an ended process left files of its number.
+    // Not what the program `faketime` prints: it fails where an ended process left files of its
+    // number.
     let machines = fs::read_dir("/usr/lib").ok()?.flatten();
     let mut libraries = machines.map(|entry| entry.path().join("faketime/libfaketime.so.1"));
     libraries.find(|library| library.exists())

@@ -177,7 +177,7 @@ impl Destination {
     /// These records were delivered, or are set aside.
     pub(super) fn told(&mut self, offsets: &[Offset]) {
         let Some(last) = offsets.last() else { return };
-        // An operator may have dropped some of them meanwhile, and earlier ones may have been added.
+        // An operator may have dropped some of them meanwhile, and earlier ones may be new.
         self.next.retain(|next| offsets.binary_search(next).is_err());
         self.up_to = self.up_to.max(*last);
         self.is_to_be_noted = true;

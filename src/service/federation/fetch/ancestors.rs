@@ -166,8 +166,8 @@ impl PduReceiver<'_> {
         }
     }
 
-    /// Records an event by the state before it as its sender's homeserver tells it: what a third one
-    /// told must not keep its users' events out of the room.
+    /// Records an event by the state before it as its sender's homeserver tells it: what a third
+    /// one told must not keep its users' events out of the room.
     async fn settle(
         &self,
         room: &Arc<Room>,
