@@ -287,9 +287,9 @@ pub const FEDERATION_CONNECTIONS: usize = 250;
 /// How long this server waits for the state of a room.
 pub const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long an event waits whose room is being entered. Other homeservers give up a transaction
-/// after a minute.
-pub const ENTRY_WAIT: Duration = Duration::from_secs(30);
+/// How long the events of one transaction wait for rooms that are being entered. Whoever is slow to
+/// let this server into a room must not delay what others send for long.
+pub const ENTRY_WAIT: Duration = Duration::from_secs(10);
 
 /// Events that are fetched because another one comes after them: requests, events, bytes and time.
 pub const MISSING_EVENTS: (usize, usize, usize, Duration) =

@@ -155,8 +155,13 @@ impl Proposal for PlaceOutlier {
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
         let branches = Branches::new(&env.state, &env.events, &room);
         let event = branches.find(&self.event_id)?.ok_or_else(unknown)?;
-        let is_outlier = matches!(event.aside.as_deref(), Some((Outcome::Outlier, None)));
-        if !is_outlier {
+        let may_be_placed = match event.aside.as_deref() {
+            Some((Outcome::Outlier, None)) => true,
+            // What its own homeserver tells replaces what another one told.
+            Some((Outcome::Outlier, Some(_))) => event.sender.server_name() == self.from,
+            _ => false,
+        };
+        if !may_be_placed {
             return Ok(());
         }
         let before = state(&branches, &self.state)?;

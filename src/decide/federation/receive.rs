@@ -392,19 +392,27 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
             return Ok(rejected("it comes after no event".to_owned()));
         }
         let before = self.with_claimed(self.before()?, &auth_events)?;
+        let noted = self.noted(&before)?;
+        let rejected_here = |reason: String, before| {
+            Ok(Verdict::Aside { outcome: Outcome::Rejected { reason }, before })
+        };
+        if let Err(reason) = by_auth_events {
+            return rejected_here(reason, noted);
+        }
+        let allowed_there = self.allowed_in(&before)?;
+        if let Err(reason) = &allowed_there
+            && (self.is_placed || !self.rests_on_told()?)
+        {
+            return rejected_here(reason.clone(), noted);
+        }
         let current = self.branches.current();
         let allowed_now = self.allowed_in(&self.with_claimed(current.clone(), &auth_events)?)?;
-        let noted = self.noted(&before)?;
-        if let Err(reason) = by_auth_events {
-            let outcome = Outcome::Rejected { reason };
-            return Ok(Verdict::Aside { outcome, before: noted });
-        }
-        if let Err(reason) = self.allowed_in(&before)? {
-            if !self.is_placed && allowed_now.is_ok() && self.rests_on_told()? {
-                return Err(NoState::Disputed);
-            }
-            let outcome = Outcome::Rejected { reason };
-            return Ok(Verdict::Aside { outcome, before: noted });
+        if let Err(reason) = allowed_there {
+            return if allowed_now.is_ok() {
+                Err(NoState::Disputed)
+            } else {
+                rejected_here(reason, noted)
+            };
         }
         if let Err(reason) = allowed_now
             && !planted::has(Fault::SoftFailSkipped)

@@ -338,7 +338,7 @@ impl Worker {
         let now_ms = Clock::system().now_ms();
         let mut round = if more { Round::Unscanned } else { Round::Complete };
         if !more && eraser.is_due(now_ms)? {
-            self.packer.stop();
+            self.packer.make_way(&eraser.due(now_ms)?);
             // The last segment is opened again in the next round.
             self.copying = None;
             self.synced = None;

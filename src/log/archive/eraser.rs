@@ -11,8 +11,8 @@
 //! - A user is erased or a room purged: the payloads may have been theirs.
 //!
 //! The log carries out an erasure before its record can be read, so the eraser takes the remaining
-//! payloads from the log. A rename replaces the old segment: a reader, and a crash, see one or the
-//! other. A file beside the segments notes how far the archive has come. Repeating an erasure
+//! payloads from the log. A rename puts the new segment in place: a reader, and a crash, see one or
+//! the other, or both of a plain one and the packed one that replaces it. A file beside the segments notes how far the archive has come. Repeating an erasure
 //! changes nothing.
 
 use std::{
@@ -25,7 +25,7 @@ use std::{
 use super::{
     ArchiveError, ArchiveOptions,
     packed::remove,
-    segment::{REWRITING, Segment, SegmentReader, is_packed, plain, segments},
+    segment::{REWRITING, Segment, SegmentReader, is_packed, plain, remove_unfinished, segments},
 };
 use crate::{
     Log, ReadError,
@@ -84,6 +84,7 @@ struct Waiting {
 impl Eraser {
     /// Reads how far the archive has come.
     pub(super) fn open(options: &ArchiveOptions) -> Result<Self, ArchiveError> {
+        remove_unfinished(&options.dir)?;
         let Note { upto, waiting } = read_note(&note_path(&options.dir))?;
         Ok(Self {
             dir: options.dir.clone(),
@@ -151,6 +152,12 @@ impl Eraser {
         Ok(self.scanned < archived)
     }
 
+    /// The segments that [`Self::carry_out`] rewrites at `now_ms`.
+    pub(super) fn due(&self, now_ms: u64) -> Result<Vec<PathBuf>, ArchiveError> {
+        let due = self.plan(now_ms)?.into_iter().filter(|(.., is_due)| *is_due);
+        Ok(due.map(|(path, ..)| path).collect())
+    }
+
     /// Whether segments must be rewritten at `now_ms`.
     pub(super) fn is_due(&mut self, now_ms: u64) -> Result<bool, ArchiveError> {
         if self.seen.elapsed() < self.options.erase_quiet {
@@ -164,7 +171,7 @@ impl Eraser {
             return Ok(false);
         }
         self.looked = Some(Instant::now());
-        Ok(self.plan(now_ms)?.iter().any(|(.., is_due)| *is_due))
+        Ok(!self.due(now_ms)?.is_empty())
     }
 
     /// How long [`Eraser::is_due`] stays false, unless more erasures arrive.
@@ -307,7 +314,7 @@ fn rewrite(
     is_last: bool,
 ) -> Result<(), ArchiveError> {
     let mut reader = SegmentReader::open(path)??;
-    let mut copy = Copy::begin(path, &mut reader, is_last)?;
+    let mut copy = Replacement::begin(path, &mut reader, is_last)?;
     let mut changed = false;
     while let Some((mut record, mut frame)) = reader.next()?? {
         let offset = record.offset();
@@ -325,16 +332,25 @@ fn rewrite(
         }
         copy.append(&frame, record.chain)?;
     }
-    if changed { copy.put_in_place(&mut reader, path) } else { copy.abandon() }
+    if !is_last && !reader.is_sealed() {
+        return Err(reader.damaged("it is not sealed"));
+    }
+    if changed {
+        copy.put_in_place(&mut reader, path)?;
+    } else {
+        copy.abandon()?;
+    }
+    // A crash may have left it after the packed one was written.
+    if is_packed(path) { remove(&plain(path)) } else { Ok(()) }
 }
 
 /// A segment that is to replace another one.
-enum Copy {
+enum Replacement {
     Plain(Box<Segment>, PathBuf),
     Packed(Box<volume::Writer>),
 }
 
-impl Copy {
+impl Replacement {
     fn begin(path: &Path, reader: &mut SegmentReader, is_last: bool) -> Result<Self, ArchiveError> {
         let (first, before) = (reader.checker().last().next(), *reader.checker().chain());
         if !is_last || is_packed(path) {

@@ -22,7 +22,7 @@ use crate::{
     verify::Checker,
     volume::{Packing, Volume, VolumeError, Writer},
 };
-use logcabin_record::{Record, codec::Frame};
+use logcabin_record::{CHAIN_START, Offset, Record, codec::Frame};
 
 /// How many bytes of records are packed, or read again, at a time: a fraction of a second.
 const PIECE_BYTES: usize = 2 * 1024 * 1024;
@@ -41,7 +41,7 @@ impl From<VolumeError> for ArchiveError {
 
 /// Reads a packed segment.
 pub(super) struct PackedReader {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     volume: Volume,
     next_block: usize,
     block: Option<Block>,
@@ -55,7 +55,11 @@ impl PackedReader {
             Err(VolumeError::Damaged { path, what }) => return Ok(Err(fault(path, &what))),
             Err(error) => return Err(error.into()),
         };
-        let checker = Checker::from_chain(volume.first.prev(), volume.before);
+        let before = volume.first.prev();
+        if before == Offset::ZERO && volume.before != CHAIN_START {
+            return Ok(Err(fault(path.to_owned(), "the chain does not begin at its start")));
+        }
+        let checker = Checker::from_chain(before, volume.before);
         Ok(Ok(Self { path: path.to_owned(), volume, next_block: 0, block: None, checker }))
     }
 
@@ -167,7 +171,20 @@ impl Packer {
         }
     }
 
-    /// Gives up what is not finished: segments are about to change.
+    /// Gives up what is not finished, if it is one of these segments that are about to change.
+    pub(super) fn make_way(&mut self, changing: &[PathBuf]) {
+        let is_at = match &self.work {
+            Work::None => None,
+            Work::Packing(reader, _) => Some(reader.path()),
+            Work::Checking(_, packed) => Some(&**packed),
+        };
+        let is_at = is_at.and_then(Path::file_stem);
+        if is_at.is_some_and(|at| changing.iter().any(|path| path.file_stem() == Some(at))) {
+            self.stop();
+        }
+    }
+
+    /// Gives up what is not finished.
     pub(super) fn stop(&mut self) {
         if let Work::Packing(_, writer) = std::mem::replace(&mut self.work, Work::None) {
             // Otherwise the next attempt overwrites it.
@@ -209,10 +226,10 @@ impl Packer {
                             self.work = Work::None;
                             break;
                         }
-                        Err(fault) => {
-                            // The plain one is there, and is packed again.
-                            remove(packed)?;
-                            return Err(fault.into());
+                        Err(_) => {
+                            let plain = plain(packed);
+                            self.work = self.packing(&plain)?;
+                            break;
                         }
                     }
                 }
@@ -227,19 +244,28 @@ impl Packer {
         let segments = segments(&self.dir)?;
         let sealed = segments.split_last().map_or(&[][..], |(_, sealed)| sealed);
         for (_, path) in &segments {
-            if is_packed(path) && plain(path).exists() {
-                return Work::checking(path);
+            let plain = plain(path);
+            if is_packed(path) && plain.exists() && !self.damaged.contains(&plain) {
+                return match Work::checking(path) {
+                    Err(ArchiveError::Damaged { .. }) => self.packing(&plain),
+                    begun => begun,
+                };
             }
         }
-        for (first, path) in sealed {
+        for (_, path) in sealed {
             if !is_packed(path) && !self.damaged.contains(path) {
-                let mut reader = SegmentReader::open(path)??;
-                let before = *reader.checker().chain();
-                let writer = Writer::create(&self.dir, *first, before, Packing::SEQUENTIAL)?;
-                return Ok(Work::Packing(reader, Box::new(writer)));
+                return self.packing(path);
             }
         }
         Ok(Work::None)
+    }
+
+    /// Packs a plain segment. What is packed of it already is replaced.
+    fn packing(&self, plain: &Path) -> Result<Work, ArchiveError> {
+        let mut reader = SegmentReader::open(plain)??;
+        let (first, before) = (reader.checker().last().next(), *reader.checker().chain());
+        let writer = Writer::create(&self.dir, first, before, Packing::SEQUENTIAL)?;
+        Ok(Work::Packing(reader, Box::new(writer)))
     }
 }
 

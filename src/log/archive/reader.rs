@@ -23,7 +23,15 @@ impl ArchiveReader {
     /// Opens the archive in `dir`, which may still be growing: each segment is read as far as it
     /// reaches when the reader gets to it.
     pub fn open(dir: &Path) -> Result<Self, ArchiveError> {
-        Ok(Self { segments: segments(dir)? })
+        // While a segment is packed, a listing may have neither of its names.
+        let mut listed = segments(dir)?;
+        loop {
+            let again = segments(dir)?;
+            if again == listed {
+                return Ok(Self { segments: listed });
+            }
+            listed = again;
+        }
     }
 
     /// Reads these segments, each with its first offset, in order.

@@ -80,7 +80,6 @@ impl Writer {
                 Err(error) => return Err(failed(error)),
             }
         }
-        remove_unfinished(dir)?;
         let end = find_end(dir)?;
         let durable = *log.durable().borrow();
         let ahead = |archive| ArchiveError::Ahead { dir: dir.clone(), archive, log: durable };
@@ -326,9 +325,8 @@ pub(super) fn segments(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, ArchiveErro
         let path = entry.map_err(ArchiveError::io(dir))?.path();
         let is_plain = path.extension().is_some_and(|extension| extension == EXTENSION);
         if (is_plain || is_packed(&path))
-            && let Some(first) = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok())
+            && let Some(first) = first_of(&path)
         {
-            let first = Offset::new(first);
             if !is_plain || !segments.contains_key(&first) {
                 segments.insert(first, path);
             }
@@ -341,15 +339,20 @@ pub(super) fn segments(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, ArchiveErro
 pub(super) const REWRITING: &str = "rewriting";
 
 /// Removes what a crash left unfinished: it may hold what was erased since.
-fn remove_unfinished(dir: &Path) -> Result<(), ArchiveError> {
+pub(super) fn remove_unfinished(dir: &Path) -> Result<(), ArchiveError> {
     for path in disk::entries(dir).map_err(ArchiveError::io(dir))? {
         let is_unfinished =
             |extension: &OsStr| [REWRITING, volume::UNFINISHED].iter().any(|of| extension == *of);
-        if path.extension().is_some_and(is_unfinished) {
+        if path.extension().is_some_and(is_unfinished) && first_of(&path).is_some() {
             std::fs::remove_file(&path).map_err(ArchiveError::io(&path))?;
         }
     }
     Ok(())
+}
+
+/// The offset after which a file is named.
+fn first_of(path: &Path) -> Option<Offset> {
+    Some(Offset::new(path.file_stem()?.to_str()?.parse().ok()?))
 }
 
 /// Whether a segment is packed: it is a volume.
@@ -388,16 +391,26 @@ pub(super) enum SegmentReader {
 
 impl SegmentReader {
     pub(super) fn open(path: &Path) -> Result<Result<Self, SegmentFault>, ArchiveError> {
-        if !is_packed(path) {
-            match PlainReader::open(path) {
-                // It was packed since it was listed.
-                Err(ArchiveError::Io { source, .. })
-                    if source.kind() == io::ErrorKind::NotFound => {}
-                opened => return Ok(opened?.map(|reader| Self::Plain(Box::new(reader)))),
-            }
+        let packed = |path: &Path| -> Result<_, ArchiveError> {
+            Ok(PackedReader::open(path)?.map(|reader| Self::Packed(Box::new(reader))))
+        };
+        if is_packed(path) {
+            return packed(path);
         }
-        let opened = PackedReader::open(&path.with_extension(volume::EXTENSION))?;
-        Ok(opened.map(|reader| Self::Packed(Box::new(reader))))
+        match PlainReader::open(path) {
+            // It was packed since it was listed.
+            Err(error) if !path.exists() => {
+                packed(&path.with_extension(volume::EXTENSION)).map_err(|_| error)
+            }
+            opened => Ok(opened?.map(|reader| Self::Plain(Box::new(reader)))),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Plain(reader) => &reader.path,
+            Self::Packed(reader) => &reader.path,
+        }
     }
 
     /// The next record and its frame; `None` at the segment's end, sealed or not.

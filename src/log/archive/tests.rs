@@ -587,6 +587,69 @@ async fn a_packed_segment_whose_plain_one_is_still_there_counts_once() {
 }
 
 #[tokio::test]
+async fn a_damaged_packed_segment_is_made_again_from_the_plain_one() {
+    let place = TestDir::new();
+    let log = place.log();
+    fill(&*log, 30).await;
+    place.archive(&log).unwrap();
+    let first = plain(&place.segments().remove(0));
+    let copy = std::fs::read(&first).unwrap();
+    let pack = async || {
+        let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+        packed(&place).await;
+        archiver.stop();
+    };
+    pack().await;
+    let path = place.segments().remove(0);
+    let good = std::fs::read(&path).unwrap();
+    for at in [8, good.len() / 3, good.len() - 20] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        std::fs::write(&path, bad).unwrap();
+        std::fs::write(&first, &copy).unwrap();
+        pack().await;
+        assert_eq!(place.records(), all(&*log), "byte {at}");
+    }
+    // If both are damaged, both stay, and the others are packed.
+    std::fs::write(&path, &good[1..]).unwrap();
+    std::fs::write(&first, &copy[..copy.len() - 1]).unwrap();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    fill(&*log, 30).await;
+    let others = async {
+        while place.segments().iter().rev().skip(1).any(|path| !is_packed(path)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), others).await.unwrap();
+    archiver.stop();
+    assert!(path.exists() && first.exists());
+}
+
+#[tokio::test]
+async fn what_was_erased_does_not_stay_in_a_plain_segment_that_is_packed() {
+    const SECRET: &str = "the-eagle-has-landed";
+    let place = TestDir::new();
+    let log = place.log();
+    log.append(one(event(SECRET))).await.unwrap();
+    fill(&*log, 30).await;
+    place.archive(&log).unwrap();
+    let first = plain(&place.segments().remove(0));
+    let copy = std::fs::read(&first).unwrap();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    packed(&place).await;
+    let appended = log.append(one(erasure(&*log, &[1], &[]))).await.unwrap();
+    erased(&archiver, appended.last).await;
+    archiver.stop();
+    // As if the server had been killed when it had rewritten the segment.
+    std::fs::write(&first, copy).unwrap();
+    std::fs::remove_file(place.options().dir.join("erased")).unwrap();
+    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
+    erased(&archiver, appended.last).await;
+    assert_eq!(files_with(&place, SECRET), 0);
+    archiver.stop();
+}
+
+#[tokio::test]
 async fn damage_to_a_packed_segment_is_found_and_never_taken_for_a_torn_end() {
     let place = TestDir::new();
     let log = place.log();

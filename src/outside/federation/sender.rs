@@ -48,7 +48,7 @@ use logcabin_engine::Engine;
 use logcabin_log::ReadError;
 use logcabin_read::{
     events::EventRef,
-    servers::{ServerStay, concerns, is_told, target},
+    servers::{ServerStay, concerns, is_told, may_see, target},
 };
 use logcabin_record::{
     Command, Offset, Origin, Record,
@@ -317,12 +317,16 @@ impl Sender {
         }
         let mut beside = BTreeSet::new();
         for offset in room.events_backward(join.offset.prev(), asked, limits::DESTINATION_MISSED) {
-            // The others are told by their own homeservers.
-            let event = events.get(offset)?;
-            beside.extend(event.filter(|event| is_told(event, server)).map(|event| event.offset));
+            let Some(event) = events.get(offset)? else { continue };
+            // The others are told by their own homeservers. Which events come before its join is
+            // for the newcomer to say.
+            let is_seen = event.state_key.is_some() || may_see(events, room, &event, server)?;
+            if is_seen && is_told(&event, server) {
+                beside.insert(offset);
+            }
         }
         if !beside.is_empty() {
-            self.destinations.lock().entry(server.to_owned()).or_default().add_missed(beside);
+            self.destinations.lock().entry(server.to_owned()).or_default().add_beside(beside);
         }
         Ok(())
     }

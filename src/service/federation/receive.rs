@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName, signatures::PublicKeyMap};
 use serde_json::value::RawValue;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tracing::debug;
 
 use super::{
@@ -156,9 +156,9 @@ impl<'a> PduReceiver<'a> {
         let room_id = Pdu::room_of(&object)?;
         let own = self.federation.client.own_name();
         if !self.room(&room_id).is_ok_and(|room| room.has_server(own)) {
+            // Afterwards, it is one that this homeserver cannot use yet.
             let ended = self.federation.entries.ended(&room_id);
-            // Later, nobody waits for the answer any more.
-            let _ = timeout(limits::ENTRY_WAIT, ended).await;
+            let _ = timeout_at(budget.entries_until.into(), ended).await;
         }
         let room = self.room(&room_id)?;
         let pdu = Pdu::in_room(&room, object)?;

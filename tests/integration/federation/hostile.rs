@@ -192,14 +192,12 @@ impl<'a> Hostile<'a> {
         made["event"].clone()
     }
 
-    /// Returns the id of the join.
-    pub(super) async fn send_join(&self, join: &Value) -> String {
+    pub(super) async fn send_join(&self, join: &Value) {
         let (event_id, event) = self.signed(join.clone());
         let (room, id) = (encode(&self.room_id), encode(&event_id));
         let path = format!("/_matrix/federation/v2/send_join/{room}/{id}");
         let joined = self.ask("PUT", &path, &event).await.ok();
         assert!(joined["state"].as_array().is_some_and(|state| state.len() > 4), "{joined}");
-        event_id
     }
 }
 

@@ -287,6 +287,19 @@ async fn a_false_state_told_of_the_past_keeps_nobody_else_out() {
     let (event_id, next) = of_peer.signed(next);
     assert_eq!(of_peer.send(&[next]).await, json!({ &*event_id: {} }));
     assert_eq!(super::hostile::texts(&ann, &room_id).await[0], "heard, too");
+    // Nor if the liar is asked first for the state before what pia says.
+    let mut last = of_peer.message("heard at last").await;
+    last["prev_events"] = json!([lie_id]);
+    let (last_id, last) = of_peer.signed(last);
+    let of_event = json!({ "origin": liar.name, "origin_server_ts": 1, "pdus": [last] });
+    lies.set_text("event", of_event.to_string());
+    let mut after = of_liar.message("after what the liar has of pia").await;
+    after["prev_events"] = json!([last_id]);
+    let (_, after) = of_liar.signed(after);
+    of_liar.send(&[after]).await;
+    assert_eq!(of_peer.send(&[last]).await, json!({ &*last_id: {} }));
+    let texts = super::hostile::texts(&ann, &room_id).await;
+    assert!(texts.iter().any(|text| text == "heard at last"), "{texts:?}");
     assert_eq!(fresh_members(&ann, &room_id).await, 3, "the current state is as it was");
 }
 

@@ -231,24 +231,37 @@ async fn homeservers_that_join_at_the_same_time_are_told_of_each_other() {
     let (first, second) =
         (Peer::start_taking(&authority).await, Peer::start_taking(&authority).await);
     let ann = cabin.server.register("ann").await;
-    let options = json!({ "preset": "public_chat", "room_version": "10" });
-    let room_id = ann.create_room(options).await;
-    let of_first = Hostile::new(&first, &cabin, &room_id);
-    let of_second = Hostile::new(&second, &cabin, &room_id);
-    // Each is told the room as it was before the other's join.
-    let (join, other) = (of_first.make_join("pia").await, of_second.make_join("pia").await);
-    let join = of_first.send_join(&join).await;
-    ann.send_text(&room_id, "1", "between the two").await;
-    let other = of_second.send_join(&other).await;
-    let has = |peer: &Peer, text: &str| {
-        peer.asked().iter().any(|asked| String::from_utf8_lossy(&asked.bytes).contains(text))
-    };
-    let of_join = format!("\"@pia:{}\"", first.name);
-    until("both are told of each other", async || {
-        has(&second, &of_join)
-            && has(&second, "between the two")
-            && has(&first, second.name.as_str())
-    })
-    .await;
-    assert_ne!(join, other);
+    for visibility in ["shared", "joined"] {
+        let room_id = ann
+            .create_room(json!({
+                "preset": "public_chat", "room_version": "10",
+                "initial_state": [{
+                    "type": "m.room.history_visibility", "state_key": "",
+                    "content": { "history_visibility": visibility },
+                }],
+            }))
+            .await;
+        let of_first = Hostile::new(&first, &cabin, &room_id);
+        let of_second = Hostile::new(&second, &cabin, &room_id);
+        // Each is told the room as it was before the other's join.
+        let (join, other) = (of_first.make_join("pia").await, of_second.make_join("pia").await);
+        of_first.send_join(&join).await;
+        let said = format!("between the two, {visibility}");
+        ann.send_text(&room_id, &said, &said).await;
+        of_second.send_join(&other).await;
+        let last = format!("after all, {visibility}");
+        ann.send_text(&room_id, &last, &last).await;
+        let has = |peer: &Peer, text: &str| {
+            let transactions = peer.asked().into_iter().map(|asked| asked.bytes);
+            let mut texts = transactions.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            texts.any(|it| it.contains(&room_id) && it.contains(text))
+        };
+        let (of_first, of_second) = (of_first.user("pia"), of_second.user("pia"));
+        until("both are told of each other", async || {
+            has(&second, &of_first) && has(&second, &last) && has(&first, &of_second)
+        })
+        .await;
+        // Nobody there may see what was said before they joined, where that is the rule.
+        assert_eq!(has(&second, &said), visibility == "shared", "{said}");
+    }
 }

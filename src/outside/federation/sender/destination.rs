@@ -167,6 +167,15 @@ impl Destination {
         self.next = missed.into();
     }
 
+    /// Adds records from before it was in a room. What does not fit is left out: no search for
+    /// missed records finds them, and none may begin after them.
+    pub(super) fn add_beside(&mut self, mut beside: BTreeSet<Offset>) {
+        if self.is_behind {
+            beside.retain(|offset| *offset <= self.last);
+        }
+        self.add_missed(beside);
+    }
+
     /// The search for the records missed since this one failed, and is repeated.
     pub(super) fn missed_again(&mut self, since: Offset) {
         self.next.clear();
@@ -228,11 +237,22 @@ mod tests {
         let mut destination = Destination::known(Offset::new(5), None, SetAside::default());
         destination.note(Offset::new(9));
         assert_eq!(told_next(&mut destination), Some(vec![9]));
-        destination.add_missed([7].map(Offset::new).into());
+        destination.add_beside([7].map(Offset::new).into());
         destination.told(&[Offset::new(9)]);
         assert_eq!(told_next(&mut destination), Some(vec![7]));
         destination.told(&[Offset::new(7)]);
         assert_eq!((told_next(&mut destination), destination.up_to.get()), (None, 9));
+    }
+
+    #[test]
+    fn a_search_for_what_was_missed_does_not_begin_after_what_is_added() {
+        let mut destination = Destination::known(Offset::new(5), None, SetAside::default());
+        destination.add_missed([7, 9].map(Offset::new).into());
+        destination.is_behind = true;
+        destination.add_beside([8, 50].map(Offset::new).into());
+        assert_eq!(told_next(&mut destination), Some(vec![7, 8, 9]));
+        destination.told(&[7, 8, 9].map(Offset::new));
+        assert_eq!(told_next(&mut destination), Some(vec![0, 9]));
     }
 
     fn told_next(destination: &mut Destination) -> Option<Vec<u64>> {

@@ -91,7 +91,15 @@ impl PduReceiver<'_> {
                     }
                 }
                 if outcome == ReceiveOutcome::Disputed {
-                    outcome = self.settle(room, event, &mut budget.state).await?;
+                    match self.settle(room, event, &mut budget.state).await {
+                        Ok(settled) => outcome = settled,
+                        Err(PduError::Missing | PduError::NotRecorded(_)) if event_id != target => {
+                            waiting.remove(&event_id);
+                            missing.insert(event_id);
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
                 match outcome {
                     ReceiveOutcome::Missing { auth, prev } => {

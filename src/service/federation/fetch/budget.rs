@@ -19,6 +19,8 @@ pub struct Budget {
     pub(in crate::federation) policy: usize,
     /// The deadline of those requests.
     pub(in crate::federation) policy_until: Instant,
+    /// Until when events wait for the rooms that are being entered.
+    pub(in crate::federation) entries_until: Instant,
 }
 
 pub(in crate::federation) struct Allowance {
@@ -44,6 +46,7 @@ impl Budget {
             keys: limits::TRANSACTION_KEYS_TIME,
             policy: limits::TRANSACTION_PDUS,
             policy_until: now + limits::POLICY_TIME,
+            entries_until: now + limits::ENTRY_WAIT,
         }
     }
 }
