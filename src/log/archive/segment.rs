@@ -326,10 +326,9 @@ pub(super) fn segments(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, ArchiveErro
         let is_plain = path.extension().is_some_and(|extension| extension == EXTENSION);
         if (is_plain || is_packed(&path))
             && let Some(first) = first_of(&path)
+            && !(is_plain && segments.contains_key(&first))
         {
-            if !is_plain || !segments.contains_key(&first) {
-                segments.insert(first, path);
-            }
+            segments.insert(first, path);
         }
     }
     Ok(segments.into_iter().collect())
