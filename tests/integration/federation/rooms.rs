@@ -247,10 +247,10 @@ async fn homeservers_that_join_at_the_same_time_are_told_of_each_other() {
         let (join, other) = (of_first.make_join("pia").await, of_second.make_join("pia").await);
         of_first.send_join(&join).await;
         let said = format!("between the two, {visibility}");
-        ann.send_text(&room_id, &said, &said).await;
+        ann.send_text(&room_id, "1", &said).await;
         of_second.send_join(&other).await;
         let last = format!("after all, {visibility}");
-        ann.send_text(&room_id, &last, &last).await;
+        ann.send_text(&room_id, "2", &last).await;
         let has = |peer: &Peer, text: &str| {
             let transactions = peer.asked().into_iter().map(|asked| asked.bytes);
             let mut texts = transactions.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
