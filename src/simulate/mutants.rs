@@ -1,11 +1,11 @@
-//! Where each fault that is planted on purpose is found: in worlds of what kind, and by which claim.
+//! Where each fault that is planted on purpose is found: the kind of world, and the claim.
 
 use logcabin_base::planted::Fault;
 
 use super::world::Plan;
 
-/// The seeds of the worlds in which faults are looked for, one after the other. In which of them one
-/// is found changes with everything that the program does.
+/// The seeds of the worlds in which faults are looked for, one after the other. In which of them
+/// one is found changes with everything that the program does.
 pub(crate) const SEEDS: std::ops::Range<u64> = 300..316;
 
 /// The kind of worlds in which a fault is found.
