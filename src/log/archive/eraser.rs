@@ -12,8 +12,8 @@
 //!
 //! The log carries out an erasure before its record can be read, so the eraser takes the remaining
 //! payloads from the log. A rename puts the new segment in place: a reader, and a crash, see one or
-//! the other, or both of a plain one and the packed one that replaces it. A file beside the segments
-//! notes how far the archive has come. Repeating an erasure changes nothing.
+//! the other, or both of a plain one and the packed one that replaces it. A file beside the
+//! segments notes how far the archive has come. Repeating an erasure changes nothing.
 
 use std::{
     collections::BTreeMap,
