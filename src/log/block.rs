@@ -52,9 +52,18 @@ pub(crate) enum BlockError {
 
 /// Appends a frame to the bytes of a block.
 pub(crate) fn append(block: &mut Vec<u8>, frame: &[u8]) {
+    after_length(block, |block| block.extend_from_slice(frame));
+}
+
+/// Appends the length of what `append` appends, and then that.
+fn after_length<T>(block: &mut Vec<u8>, append: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    let at = block.len();
+    block.extend_from_slice(&[0; 4]);
+    let appended = append(block);
     // No frame is larger: see `MAX_FRAME_BYTES`.
-    block.extend_from_slice(&u32::try_from(frame.len()).unwrap_or(u32::MAX).to_be_bytes());
-    block.extend_from_slice(frame);
+    let length = u32::try_from(block.len() - at - 4).unwrap_or(u32::MAX);
+    block[at..at + 4].copy_from_slice(&length.to_be_bytes());
+    appended
 }
 
 /// A short block that is being written.
@@ -73,12 +82,7 @@ impl ShortBlock {
 
     /// Appends the frame of the next record, whose chain value is `chain`.
     pub(crate) fn append(&mut self, frame: &[u8], chain: Chain) -> Result<(), CodecError> {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; 4]);
-        codec::shorten(frame, &mut self.bytes)?;
-        // No frame is larger: see `MAX_FRAME_BYTES`.
-        let length = u32::try_from(self.bytes.len() - at - 4).unwrap_or(u32::MAX);
-        self.bytes[at..at + 4].copy_from_slice(&length.to_be_bytes());
+        after_length(&mut self.bytes, |bytes| codec::shorten(frame, bytes))?;
         self.chain = chain;
         Ok(())
     }
@@ -134,11 +138,7 @@ impl Block {
             let (length, rest) = bytes.split_first_chunk::<4>().ok_or(BlockError::Torn)?;
             let length = u32::from_be_bytes(*length) as usize;
             let (short, rest) = rest.split_at_checked(length).ok_or(BlockError::Torn)?;
-            let at = frames.len();
-            frames.extend_from_slice(&[0; 4]);
-            chain = codec::lengthen(short, &chain, &mut frames)?;
-            let length = u32::try_from(frames.len() - at - 4).unwrap_or(u32::MAX);
-            frames[at..at + 4].copy_from_slice(&length.to_be_bytes());
+            chain = after_length(&mut frames, |frames| codec::lengthen(short, &chain, frames))?;
             ends.push(frames.len());
             bytes = rest;
         }

@@ -393,28 +393,20 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
         }
         let before = self.with_claimed(self.before()?, &auth_events)?;
         let noted = self.noted(&before)?;
-        let rejected_here = |reason: String, before| {
-            Ok(Verdict::Aside { outcome: Outcome::Rejected { reason }, before })
-        };
-        if let Err(reason) = by_auth_events {
-            return rejected_here(reason, noted);
-        }
-        let allowed_there = self.allowed_in(&before)?;
-        if let Err(reason) = &allowed_there
-            && (self.is_placed || !self.rests_on_told()?)
-        {
-            return rejected_here(reason.clone(), noted);
-        }
         let current = self.branches.current();
-        let allowed_now = self.allowed_in(&self.with_claimed(current.clone(), &auth_events)?)?;
-        if let Err(reason) = allowed_there {
-            return if allowed_now.is_ok() {
-                Err(NoState::Disputed)
-            } else {
-                rejected_here(reason, noted)
-            };
+        let is_authorised = by_auth_events.is_ok();
+        if let Err(reason) = by_auth_events.and(self.allowed_in(&before)?) {
+            if is_authorised
+                && !self.is_placed
+                && self.rests_on_told()?
+                && self.allowed_now(&current, &auth_events)?.is_ok()
+            {
+                return Err(NoState::Disputed);
+            }
+            let outcome = Outcome::Rejected { reason };
+            return Ok(Verdict::Aside { outcome, before: noted });
         }
-        if let Err(reason) = allowed_now
+        if let Err(reason) = self.allowed_now(&current, &auth_events)?
             && !planted::has(Fault::SoftFailSkipped)
         {
             let outcome = Outcome::SoftFailed { reason };
@@ -437,6 +429,14 @@ impl<'a, 'b> IncomingPdu<'a, 'b> {
             resolved,
             missing: self.missing()?,
         })
+    }
+
+    fn allowed_now(
+        &self,
+        current: &StateView,
+        auth_events: &[EventRef],
+    ) -> Result<Result<(), String>, NoState> {
+        Ok(self.allowed_in(&self.with_claimed(current.clone(), auth_events)?)?)
     }
 
     /// A state, with those joins among the auth events that could not be verified when this

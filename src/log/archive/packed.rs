@@ -127,12 +127,12 @@ enum Work {
     None,
     Packing(SegmentReader, Box<Writer>),
     /// Reads a packed segment, before the plain one is removed.
-    Checking(SegmentReader, PathBuf),
+    Checking(SegmentReader),
 }
 
 impl Work {
     fn checking(packed: &Path) -> Result<Self, ArchiveError> {
-        Ok(Self::Checking(SegmentReader::open(packed)??, packed.to_owned()))
+        Ok(Self::Checking(SegmentReader::open(packed)??))
     }
 }
 
@@ -175,10 +175,8 @@ impl Packer {
     pub(super) fn make_way(&mut self, changing: &[PathBuf]) {
         let is_at = match &self.work {
             Work::None => None,
-            Work::Packing(reader, _) => Some(reader.path()),
-            Work::Checking(_, packed) => Some(&**packed),
+            Work::Packing(reader, _) | Work::Checking(reader) => reader.path().file_stem(),
         };
-        let is_at = is_at.and_then(Path::file_stem);
         if is_at.is_some_and(|at| changing.iter().any(|path| path.file_stem() == Some(at))) {
             self.stop();
         }
@@ -217,17 +215,17 @@ impl Packer {
                     break;
                 }
             }
-            Work::Checking(reader, packed) => {
+            Work::Checking(reader) => {
                 while bytes < PIECE_BYTES {
                     match reader.next()? {
                         Ok(Some((_, frame))) => bytes += frame.len(),
                         Ok(None) => {
-                            remove(&plain(packed))?;
+                            remove(&plain(reader.path()))?;
                             self.work = Work::None;
                             break;
                         }
                         Err(_) => {
-                            let plain = plain(packed);
+                            let plain = plain(reader.path());
                             self.work = self.packing(&plain)?;
                             break;
                         }

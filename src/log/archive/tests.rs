@@ -541,8 +541,8 @@ async fn packed(place: &TestDir) {
     tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
 }
 
-#[tokio::test]
-async fn sealed_segments_are_packed_and_read_as_before() {
+/// An archive of several segments, all packed but the last, and its log.
+async fn packed_archive() -> (TestDir, Arc<dyn Log>) {
     let place = TestDir::new();
     let log = place.log();
     let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
@@ -551,6 +551,13 @@ async fn sealed_segments_are_packed_and_read_as_before() {
     archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
     packed(&place).await;
     archiver.stop();
+    (place, log)
+}
+
+#[tokio::test]
+async fn sealed_segments_are_packed_and_read_as_before() {
+    let (place, log) = packed_archive().await;
+    let durable = *log.durable().borrow();
     assert!(place.segments().len() > 3);
     assert_eq!(place.records(), all(&*log));
     let reader = ArchiveReader::open(&place.options().dir).unwrap();
@@ -568,14 +575,7 @@ async fn sealed_segments_are_packed_and_read_as_before() {
 
 #[tokio::test]
 async fn a_packed_segment_whose_plain_one_is_still_there_counts_once() {
-    let place = TestDir::new();
-    let log = place.log();
-    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
-    fill(&*log, 30).await;
-    let durable = *log.durable().borrow();
-    archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
-    packed(&place).await;
-    archiver.stop();
+    let (place, log) = packed_archive().await;
     // As a crash leaves it: the plain one is complete, or what it was before an erasure.
     let path = place.segments().remove(0);
     std::fs::write(plain(&path), "anything").unwrap();
@@ -651,14 +651,7 @@ async fn what_was_erased_does_not_stay_in_a_plain_segment_that_is_packed() {
 
 #[tokio::test]
 async fn damage_to_a_packed_segment_is_found_and_never_taken_for_a_torn_end() {
-    let place = TestDir::new();
-    let log = place.log();
-    let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
-    fill(&*log, 30).await;
-    let durable = *log.durable().borrow();
-    archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
-    packed(&place).await;
-    archiver.stop();
+    let (place, log) = packed_archive().await;
     let open = place.segments().pop().unwrap();
     std::fs::remove_file(open).unwrap();
     let path = place.segments().pop().unwrap();

@@ -78,29 +78,25 @@ impl PduReceiver<'_> {
                     self.fetch_auth_chain(origin, room, &event_id, &mut budget.missing).await?;
                     outcome = self.propose(origin, event, false).await?;
                 }
-                if outcome == ReceiveOutcome::Unresolved {
-                    match self.place_known(origin, room, event, &mut budget.state).await {
-                        Ok(()) => outcome = ReceiveOutcome::Outlier,
-                        // The event after it continues from the state before that event.
-                        Err(PduError::Missing | PduError::NotRecorded(_)) if event_id != target => {
-                            waiting.remove(&event_id);
-                            missing.insert(event_id);
-                            continue;
-                        }
-                        Err(error) => return Err(error),
+                let state = &mut budget.state;
+                let settled = match outcome {
+                    ReceiveOutcome::Unresolved => {
+                        let placed = self.place_known(origin, room, event, state).await;
+                        placed.map(|()| ReceiveOutcome::Outlier)
                     }
-                }
-                if outcome == ReceiveOutcome::Disputed {
-                    match self.settle(room, event, &mut budget.state).await {
-                        Ok(settled) => outcome = settled,
-                        Err(PduError::Missing | PduError::NotRecorded(_)) if event_id != target => {
-                            waiting.remove(&event_id);
-                            missing.insert(event_id);
-                            continue;
-                        }
-                        Err(error) => return Err(error),
+                    ReceiveOutcome::Disputed => self.settle(room, event, state).await,
+                    outcome => Ok(outcome),
+                };
+                let outcome = match settled {
+                    Ok(outcome) => outcome,
+                    // The event after it continues from the state before that event.
+                    Err(PduError::Missing | PduError::NotRecorded(_)) if event_id != target => {
+                        waiting.remove(&event_id);
+                        missing.insert(event_id);
+                        continue;
                     }
-                }
+                    Err(error) => return Err(error),
+                };
                 match outcome {
                     ReceiveOutcome::Missing { auth, prev } => {
                         missing.extend(prev);
