@@ -37,39 +37,53 @@ pub fn admits(events: &EventStore, room: &Room, server: &ServerName) -> Result<b
     Ok(list.0.as_ref().is_none_or(|list| list.is_allowed(server)))
 }
 
-/// Since when a homeserver has been in a room without a break, as precisely as is needed for the
-/// events after some record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerStay(Option<Offset>);
+/// When a homeserver was in a room, as precisely as is needed for the events after some record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerStays(Vec<(Offset, Offset)>);
 
-impl ServerStay {
+impl ServerStays {
     pub fn of(room: &Room, server: &ServerName, up_to: Offset) -> Self {
-        if !room.has_server(server) {
-            return Self(None);
-        }
         let changed = room.members_changed(up_to, Offset::MAX).into_iter();
         let changed: Vec<_> = changed.filter(|user| user.server_name() == server).collect();
-        let joined: Vec<_> =
-            changed.iter().filter_map(|user| room.joined_since(user, Offset::MAX)).collect();
-        let was_in = room.joined_of(server) > joined.len()
-            || changed.iter().any(|user| room.is_joined(user, up_to));
+        let joined = changed.iter().filter(|user| room.is_joined(user, Offset::MAX)).count();
+        if room.joined_of(server) > joined {
+            return Self(vec![(Offset::ZERO, Offset::MAX)]);
+        }
         // Other homeservers show the history from before its first user joined to users who may
         // see it.
-        let claimed = room.claimed_since(server);
-        let entered = if was_in { None } else { joined.into_iter().chain(claimed).min() };
-        Self(Some(entered.unwrap_or(Offset::ZERO)))
+        let claimed = room.claimed_since(server).filter(|_| room.has_server(server));
+        let mut stays: Vec<_> = claimed.map(|since| (since, Offset::MAX)).into_iter().collect();
+        for user in &changed {
+            let mut since = None;
+            for (offset, membership) in room.membership_changes(user, Offset::MAX) {
+                if membership == Membership::Join {
+                    since.get_or_insert(offset);
+                } else if let Some(since) = since.take() {
+                    stays.push((since, offset));
+                }
+            }
+            stays.extend(since.map(|since| (since, Offset::MAX)));
+        }
+        Self(stays)
     }
 
-    /// Whether a user of the homeserver is joined.
-    pub const fn is_in(self) -> bool {
-        self.0.is_some()
+    /// Whether a user of the homeserver is joined now.
+    pub fn is_in(&self) -> bool {
+        self.0.iter().any(|(_, until)| *until == Offset::MAX)
+    }
+
+    /// Whether a user of the homeserver was joined before a record, and still is after it.
+    fn includes(&self, offset: Offset) -> bool {
+        self.0.iter().any(|(since, until)| *since < offset && offset < *until)
     }
 }
 
-/// Whether this homeserver tells `server` of an event.
-pub fn concerns(event: &StoredEvent, server: &ServerName, stay: ServerStay) -> bool {
-    let is_in = stay.0.is_some_and(|since| since < event.offset);
-    is_told(event, server) && (is_in || target(event).is_some_and(|of| of == *server))
+/// Whether this homeserver tells `server` of an event: one that was sent while the homeserver was
+/// in the room, even if it is there no longer. A later removal of its user comes after that event,
+/// for which it may not ask any more.
+pub fn concerns(event: &StoredEvent, server: &ServerName, stays: &ServerStays) -> bool {
+    let was_in = stays.includes(event.offset);
+    is_told(event, server) && (was_in || target(event).is_some_and(|of| of == *server))
 }
 
 /// Whether this homeserver, and not the one that sent the event, tells a homeserver of it.

@@ -74,7 +74,7 @@ pub enum ActError {
     NoToken,
     #[error("there is no room `{0}` on this server")]
     NoRoom(String),
-    #[error("this server shares no room with a homeserver `{0}`")]
+    #[error("this server shares no room with a homeserver `{0}`, and never did")]
     NoDestination(String),
     #[error("there is no file `{0}` on this server")]
     NoMedia(String),

@@ -48,7 +48,7 @@ use logcabin_engine::Engine;
 use logcabin_log::ReadError;
 use logcabin_read::{
     events::EventRef,
-    servers::{ServerStay, concerns, is_told, may_see, target},
+    servers::{ServerStays, concerns, is_told, may_see, target},
 };
 use logcabin_record::{
     Command, Offset, Origin, Record,
@@ -438,15 +438,15 @@ impl Sender {
         let rooms = rooms.into_iter().flatten().filter_map(|room_id| state.rooms.get(&room_id));
         for room in rooms.filter(|room| room.changed() > up_to) {
             missed.extend(self.missed_receipts(&room, up_to));
-            let stay = ServerStay::of(&room, server, up_to);
-            if stay.is_in() {
+            let stays = ServerStays::of(&room, server, up_to);
+            if stays.is_in() {
                 missed.extend(self.missed_joins(&room, up_to));
             }
             let recent = room.events_backward(Offset::MAX, up_to, limits::DESTINATION_MISSED + 1);
             let is_all = recent.len() <= limits::DESTINATION_MISSED;
             for offset in recent {
                 let Some(event) = self.engine.events().get(offset)? else { continue };
-                if concerns(&event, server, stay) {
+                if concerns(&event, server, &stays) {
                     missed.insert(offset);
                     if !is_all {
                         break;
@@ -463,7 +463,7 @@ impl Sender {
                 let change = own.and_then(|user_id| room.membership(user_id, Offset::MAX));
                 if let Some((offset, _)) = change
                     && let Some(event) = self.engine.events().get(offset)?
-                    && concerns(&event, server, stay)
+                    && concerns(&event, server, &stays)
                 {
                     missed.insert(offset);
                 }

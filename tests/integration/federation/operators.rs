@@ -19,12 +19,12 @@ use crate::harness::{User, encode, free_address, run_logcabin, skip, until};
 use crate::monitoring::{scrape, value};
 
 /// What `logcabin federation` says.
-fn federation(data_dir: &Path, arguments: &str) -> Value {
+pub(super) fn federation(data_dir: &Path, arguments: &str) -> Value {
     done_json(command("federation", data_dir, &format!("{arguments} --json"), ""))
 }
 
 /// The texts of the messages that a homeserver was told of.
-fn told(peer: &Peer) -> Vec<String> {
+pub(super) fn told(peer: &Peer) -> Vec<String> {
     let asked = peer.asked().into_iter();
     let told = asked.filter(|asked| asked.path.starts_with("/_matrix/federation/v1/send/"));
     let pdus = told.flat_map(|asked| asked.body["pdus"].as_array().cloned().unwrap_or_default());
@@ -32,7 +32,7 @@ fn told(peer: &Peer) -> Vec<String> {
 }
 
 /// A homeserver that takes transactions while the switch says so.
-async fn fickle(authority: &Authority) -> (Peer, Arc<AtomicBool>) {
+pub(super) async fn fickle(authority: &Authority) -> (Peer, Arc<AtomicBool>) {
     let takes = Arc::new(AtomicBool::new(true));
     let switch = Arc::clone(&takes);
     let answers = Arc::new(move |asked: &crate::harness::Asked| {

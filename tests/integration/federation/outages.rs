@@ -1,15 +1,18 @@
 //! One of two homeservers is away, or dies in the middle of an exchange.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Federated;
 use super::authority::Authority;
+use super::hostile::Hostile;
+use super::operators::{federation, fickle, told};
 use super::synapse::Synapse;
 use super::view::{join, say, state, texts, until_member, until_same_state, until_says};
 use super::with_synapse::both;
+use super::{Federated, authority};
 use crate::harness::{User, encode, until};
 
 /// So many messages are more than one transaction has.
@@ -134,6 +137,48 @@ async fn a_homeserver_that_was_away_catches_up() {
     for room_id in &stage.rooms {
         until_same_state(room_id, &ann, &bob).await;
     }
+}
+
+/// It may not ask for anything of the room any more, not even for what comes before the removal.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_removed_while_away_is_told_what_was_said_before_that() {
+    let Some(authority) = authority("removed") else { return };
+    let mut cabin = Federated::start(&authority).await;
+    let (peer, takes) = fickle(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let mut guest = Hostile::new(&peer, &cabin, &room_id);
+    guest.join().await;
+    say(&ann, &room_id, "first").await;
+    until("the peer is told", async || told(&peer) == ["first"]).await;
+
+    takes.store(false, Ordering::SeqCst);
+    say(&ann, &room_id, "second").await;
+    let removal = json!({ "user_id": guest.user("pia") });
+    let path = format!("/rooms/{}/kick", encode(&room_id));
+    ann.request("POST", &path, Some(&removal)).await.ok();
+    say(&ann, &room_id, "among us").await;
+    // What was missed is looked up.
+    cabin.server.kill9();
+    cabin.server.restart().await;
+    takes.store(true, Ordering::SeqCst);
+    federation(cabin.server.data_dir(), &format!("retry {}", peer.name));
+    let last = || {
+        let asked = peer.asked().into_iter();
+        let sent = asked.filter(|asked| asked.path.starts_with("/_matrix/federation/v1/send/"));
+        sent.last().and_then(|asked| asked.body["pdus"].as_array().cloned()).unwrap_or_default()
+    };
+    until("the peer is told of the removal", async || {
+        last().iter().any(|pdu| pdu["content"]["membership"] == "leave")
+    })
+    .await;
+    let last = last();
+    let bodies: Vec<_> = last.iter().map(|pdu| &pdu["content"]["body"]).collect();
+    assert!(
+        bodies.contains(&&json!("second")) && !bodies.contains(&&json!("among us")),
+        "{last:?}"
+    );
 }
 
 /// While one is away for an hour, the other one's user sends two messages every six seconds.

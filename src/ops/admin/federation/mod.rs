@@ -23,14 +23,14 @@ use super::context::{ActContext, ActError};
 
 impl ActContext {
     /// The homeserver that an order names, if it is known here: something was delivered to it, or
-    /// one of its users is in a local room.
+    /// one of its users is or was in a local room.
     fn destination(&self, name: &str) -> Result<OwnedServerName, ActError> {
         let state = self.engine.state();
         let server = OwnedServerName::try_from(name).ok();
         let server = server.filter(|server| *server != self.engine.env().server.name);
         let server = server.filter(|server| {
             state.destinations.get(server).is_some()
-                || state.rooms.all().iter().any(|room| room.has_server(server))
+                || state.rooms.all().iter().any(|room| room.knows_server(server))
         });
         server.ok_or_else(|| ActError::NoDestination(name.to_owned()))
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use logcabin_base::limits;
 use logcabin_engine::Engine;
 use logcabin_log::ReadError;
-use logcabin_read::servers::{ServerStay, concerns};
+use logcabin_read::servers::{ServerStays, concerns};
 use logcabin_record::Offset;
 use logcabin_state::Room;
 
@@ -49,13 +49,13 @@ impl<'a> Search<'a> {
         let mut first: Option<Offset> = None;
         for room in rooms.iter().filter(|room| room.changed() > up_to) {
             let most = self.left.min(limits::DESTINATION_EVENTS);
-            let stay = ServerStay::of(room, server, up_to);
+            let stays = ServerStays::of(room, server, up_to);
             let recent = room.events_backward(Offset::MAX, up_to, most + 1);
             waiting.and_more |= recent.len() > most;
             self.left -= recent.len().min(most);
             for offset in recent.into_iter().take(most) {
                 let Some(event) = self.engine.events().get(offset)? else { continue };
-                if concerns(&event, server, stay) {
+                if concerns(&event, server, &stays) {
                     waiting.events += 1;
                     first = Some(first.map_or(offset, |first| first.min(offset)));
                 }
