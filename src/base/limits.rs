@@ -599,9 +599,20 @@ pub const ROOM_ALIASES: usize = 1000;
 /// add one for each new signing key.
 pub const SIGNATURES: usize = 64;
 
-/// Bytes of the cache of what sliding sync connections were sent: some 1,000 connections with 400
-/// rooms each. A client whose connection is evicted starts over.
+/// Bytes of the cache of what sliding sync connections were sent: some 1,500 connections with 1,000
+/// rooms each. Others are in files.
 pub const SLIDING_BYTES: u64 = 128 << 20;
+
+/// Bytes of the files of sliding sync connections: tens of thousands of connections with 1,000 rooms
+/// each. Beyond this, the clients that have been away longest start over.
+pub const SLIDING_FILES_BYTES: u64 = 1 << 30;
+
+/// After this time without news for its connection, a client starts over.
+pub const SLIDING_FILES_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How often the connections of sliding sync that have changed are written to files. After a crash,
+/// their clients are sent again what they were sent since.
+pub const SLIDING_WRITTEN: Duration = Duration::from_secs(3600);
 
 /// Sliding-sync connections of one session. Clients have two or three.
 pub const SLIDING_CONNECTIONS: usize = 8;

@@ -389,7 +389,8 @@ impl Components {
                 connections: Connections::new(
                     limits::SLIDING_BYTES,
                     tag.mark_number(u64::from_be_bytes(random_bytes())),
-                ),
+                )
+                .in_files(&config.server.data_dir),
                 unread,
                 changes: Arc::new(Semaphore::new(limits::CHANGES_READERS)),
             },
@@ -524,11 +525,12 @@ fn watch_for_failure(log: &dyn LocalLog) {
 
 /// The entries of a data directory that are the server's. Logs that a restore kept, and what an
 /// import or a restore builds, begin with one of these and a point.
-const OWN: [&str; 18] = [
+const OWN: [&str; 19] = [
     "log",
     "archive",
     "media",
     "search",
+    "sliding",
     "snapshots",
     "restoring",
     "checkpoint.json",

@@ -10,7 +10,7 @@ use super::{
     open::{Components, Core},
     sweep::sweep,
 };
-use logcabin_base::{shutdown::Shutdown, timers};
+use logcabin_base::{limits, shutdown::Shutdown, threads, timers};
 use logcabin_cluster::Cluster;
 use logcabin_config::Config;
 use logcabin_edge::api;
@@ -255,8 +255,27 @@ pub(super) async fn begin(
         sweep(engine, log, archived, policy.clone(), percent, shutdown.clone())
     });
     tasks.wait_for("sweep", sweeper);
+    let again = (Arc::clone(&app), tasks.shutdown.clone());
+    let writer = tasks.keep("sliding sync connections", move || {
+        let (app, shutdown) = again.clone();
+        write_connections(app, shutdown)
+    });
+    tasks.wait_for("sliding sync connections", writer);
     let keeper = tasks.keep("snapshots", move || Arc::clone(&snapshots).run());
     tasks.wait_for("snapshots", keeper);
+}
+
+/// Writes the connections of sliding sync to files from time to time, and when the server stops.
+async fn write_connections(app: Arc<api::Server>, shutdown: Shutdown) {
+    while !shutdown.is_given() {
+        tokio::select! {
+            () = tokio::time::sleep(limits::SLIDING_WRITTEN) => {}
+            () = shutdown.given() => {}
+        }
+        let app = Arc::clone(&app);
+        // A panic is logged, and what could not be written is written the next time.
+        let _ = threads::spawn_blocking(move || app.sync.connections.write_all()).await;
+    }
 }
 
 /// Continues what was interrupted when the server stopped.

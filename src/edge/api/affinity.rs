@@ -118,7 +118,7 @@ mod tests {
     fn ids_with_a_mark_are_found_wherever_they_are() {
         let token = Token { epoch: Epoch(1), offset: Offset::new(9) };
         let ticket = Tag::of(0xabcd).mark_number(u64::MAX) >> 1;
-        let pos = Pos { token, ticket };
+        let pos = Pos { token, connection: 1, ticket };
         for (uri, body) in [
             ("/rendezvous/x~abcd", ""),
             ("/rendezvous/x%7Eabcd/txn", ""),

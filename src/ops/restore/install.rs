@@ -162,6 +162,7 @@ pub(super) fn take(
     // Everything that is derived from the log is rebuilt.
     remove(&snapshot::directory(data_dir))?;
     remove(&data_dir.join("search"))?;
+    remove(&data_dir.join("sliding"))?;
     ShutdownDigest::remove(data_dir)
         .map_err(|error| RestoreError::io(data_dir)(io::Error::other(error)))?;
     if let Some(archive) = &request.archive_dir

@@ -5,8 +5,10 @@
 //! cost is proportional to the changes: as long as a client repeats the same request, only the
 //! rooms in the log's journal are examined, and those that their moves have pushed into a window.
 
+mod client_rooms;
 mod connection;
 mod extensions;
+mod files;
 mod list;
 mod room;
 mod rules;
@@ -154,7 +156,8 @@ pub fn look(
     for (room, matched) in candidates {
         let part = view.state.memberships.in_room(view.user_id(), &room.id, view.at());
         let Some(part) = part else { continue };
-        let has = connection.has.rooms.get(&room.created);
+        let has = connection.has.rooms.get(room.created);
+        let has = has.as_ref();
         let is_dm = direct.contains(&room.id);
         let sync = RoomSync {
             view: view.clone(),

@@ -192,17 +192,19 @@ impl<'a> TryFrom<&'a str> for ThreadsToken<'a> {
     }
 }
 
-/// A position of a sliding sync connection: `s<epoch>_<offset>_<ticket>`. The ticket identifies the
-/// response, because there can be several at one offset.
+/// A position of a sliding sync connection: `s<epoch>_<offset>_<connection>_<ticket>`. The ticket
+/// identifies the response, because there can be several at one offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pos {
     pub token: Token,
+    /// The number of the connection, which none that replaces it has.
+    pub connection: u64,
     pub ticket: u64,
 }
 
 impl fmt::Display for Pos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}_{:x}", self.token, self.ticket)
+        write!(f, "{}_{:x}_{:x}", self.token, self.connection, self.ticket)
     }
 }
 
@@ -210,9 +212,11 @@ impl FromStr for Pos {
     type Err = BadToken;
 
     fn from_str(text: &str) -> Result<Self, BadToken> {
+        let number = |text| u64::from_str_radix(text, 16).map_err(|_| BadToken);
         let (token, ticket) = text.rsplit_once('_').ok_or(BadToken)?;
-        let ticket = u64::from_str_radix(ticket, 16).map_err(|_| BadToken)?;
-        let pos = Self { token: token.parse()?, ticket };
+        let (token, connection) = token.rsplit_once('_').ok_or(BadToken)?;
+        let (connection, ticket) = (number(connection)?, number(ticket)?);
+        let pos = Self { token: token.parse()?, connection, ticket };
         if pos.to_string() == text { Ok(pos) } else { Err(BadToken) }
     }
 }
@@ -325,13 +329,15 @@ mod tests {
     #[test]
     fn a_pos_is_a_token_with_a_ticket() {
         let token = Token { epoch: Epoch(2), offset: Offset::new(77) };
-        let pos = Pos { token, ticket: 0xfeed };
-        assert_eq!(pos.to_string(), "s2_77_feed");
+        let pos = Pos { token, connection: 0xbed, ticket: 0xfeed };
+        assert_eq!(pos.to_string(), "s2_77_bed_feed");
         assert_eq!(pos.to_string().parse(), Ok(pos));
-        for bad in ["s2_77", "s2_77_", "s2_77_g", "s2_77_0feed", "s2_77_FEED", "s2_77_+1", "2_77_1"]
+        for bad in ["s2_77", "s2_77_", "s2_77_1", "s2_77_1_g", "s2_77_1_0feed", "s2_77_1_FEED"]
+            .into_iter()
+            .chain(["s2_77_1_+1", "s2_77__1", "2_77_1_1"])
         {
             assert_eq!(bad.parse::<Pos>(), Err(BadToken), "{bad}");
         }
-        assert_eq!("s2_77_feed".parse::<Token>(), Err(BadToken));
+        assert_eq!("s2_77_bed_feed".parse::<Token>(), Err(BadToken));
     }
 }

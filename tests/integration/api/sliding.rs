@@ -248,24 +248,49 @@ async fn connections_of_other_names_know_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn after_a_restart_a_client_is_told_to_start_over_and_misses_nothing() {
+async fn a_connection_goes_on_after_a_restart_and_after_a_crash() {
+    crate::harness::nodes::one_server!("a connection ends with its node");
     let mut server = TestServer::start().await;
     let ann = user(&server, "ann").await;
-    let room_id = public_room(&ann, "x").await;
+    let (room_id, other) = (public_room(&ann, "x").await, public_room(&ann, "y").await);
     let mut slide = Slide::new(&ann);
     let body = window(0, 9, 5);
     slide.next(&body).await;
+    slide.next(&body).await;
+    // Nothing is sent again.
     ann.send_text(&room_id, "1", "one").await;
+    server.stop();
     server.restart().await;
     slide.user.http = server.http();
-    let refused = slide.try_at(slide.pos.as_deref(), 0, &body).await;
-    refused.refused(400, "M_UNKNOWN_POS");
+    let answer = slide.next(&body).await;
+    assert_eq!(rooms(&answer), std::slice::from_ref(&room_id), "{answer}");
+    let room = &answer["rooms"][&room_id];
+    assert_eq!((room.get("initial"), texts(&room["timeline"])), (None, vec!["one".to_owned()]));
+    // What was sent since that start is sent again, and no more.
+    for text in ["two", "three"] {
+        slide.user.send_text(&room_id, text, text).await;
+        let answer = slide.next(&body).await;
+        assert_eq!(texts(&answer["rooms"][&room_id]["timeline"]), [text]);
+    }
+    server.kill9();
+    server.restart().await;
+    slide.user.http = server.http();
+    slide.user.send_text(&room_id, "four", "four").await;
+    let answer = slide.next(&body).await;
+    let room = &answer["rooms"][&room_id];
+    assert_eq!(room.get("initial"), None, "{answer}");
+    let texts_again = texts(&room["timeline"]);
+    assert_eq!(texts_again[texts_again.len() - 3..], ["two", "three", "four"], "{answer}");
+    assert!(answer["rooms"].get(&other).is_none(), "{answer}");
+    assert!(slide.next(&body).await["rooms"].as_object().is_some_and(|rooms| rooms.is_empty()));
+    // Without its file, the client starts over.
+    server.kill9();
+    std::fs::remove_dir_all(server.data_dir().join("sliding")).expect("a directory");
+    server.restart().await;
+    slide.user.http = server.http();
+    slide.try_at(slide.pos.as_deref(), 0, &body).await.refused(400, "M_UNKNOWN_POS");
     slide.pos = None;
-    let room = slide.next(&body).await["rooms"][&room_id].clone();
-    assert_eq!(
-        (&room["initial"], texts(&room["timeline"])),
-        (&json!(true), vec!["one".to_owned()])
-    );
+    assert_eq!(slide.next(&body).await["rooms"][&room_id]["initial"], true);
 }
 
 #[tokio::test]

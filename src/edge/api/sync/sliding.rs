@@ -74,6 +74,10 @@ pub(super) async fn sync(
         connections.starts_over(cx.caller.session, &name, pos.token);
         return Err(unknown_pos(UnknownPos));
     }
+    // A node that is behind another one may not have what that one gave out.
+    if pos.is_some_and(|pos| pos.token.offset > cx.app.engine.head().offset()) {
+        return Err(unknown_pos(UnknownPos).unless_behind());
+    }
     let said = presence::said(&request.set_presence)?;
     let resumed = connections.resume(cx.caller.session, &name, pos).map_err(unknown_pos)?;
     let goes_on = resumed.goes_on(&rules);

@@ -62,6 +62,7 @@ impl Order {
             }
         }
         order.rooms.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(*place));
+        order.rooms.shrink_to_fit();
         Ok(order)
     }
 

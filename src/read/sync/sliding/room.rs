@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    connection::{ClientRoom, Form, SentRoom, SentUpTo},
+    client_rooms::ClientRoom,
+    connection::{Form, SentRoom, SentUpTo},
     list::stays,
     rules::Rule,
 };

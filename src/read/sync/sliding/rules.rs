@@ -310,7 +310,7 @@ fn ranges(ranges: Vec<(u64, u64)>) -> Result<Vec<(usize, usize)>, BadRules> {
 }
 
 /// The requested state: a set of keys, partly unbounded.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct RequiredState {
     whole: WildcardState,
     /// Pairs of type and key, in which `None` is a wildcard; never both.
@@ -320,7 +320,9 @@ pub(super) struct RequiredState {
 }
 
 /// How much of the state is requested regardless of its key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 enum WildcardState {
     #[default]
     Nothing,
