@@ -65,7 +65,11 @@ impl ConnectionFiles {
     }
 
     /// Writes the connections of a session.
-    pub(super) fn write(&self, session: Offset, connections: &[StoredConnection]) -> io::Result<()> {
+    pub(super) fn write(
+        &self,
+        session: Offset,
+        connections: &[StoredConnection],
+    ) -> io::Result<()> {
         let body = postcard::to_stdvec(&(FORMAT, connections)).map_err(io::Error::other)?;
         disk::make_private_dir(&self.dir)?;
         let path = self.path(session);
@@ -94,7 +98,8 @@ impl ConnectionFiles {
         }
         let stored: Vec<StoredConnection> = postcard::from_bytes(rest).ok()?;
         let names: HashSet<_> = stored.iter().map(|connection| &connection.name).collect();
-        let is_plausible = names.len() == stored.len() && names.len() <= limits::SLIDING_CONNECTIONS;
+        let is_plausible =
+            names.len() == stored.len() && names.len() <= limits::SLIDING_CONNECTIONS;
         is_plausible.then_some(stored)
     }
 
