@@ -113,6 +113,8 @@ def measure(options, directory):
         measured("the first answer", process, devices)
         measured("the second", process, devices)
         measured("without news", process, devices)
+        # The server has ended it meanwhile; the next request opens another.
+        ann.connection.close()
         say = {"msgtype": "m.text", "body": "hello"}
         ann.call("PUT", f"v3/rooms/{urllib.parse.quote(rooms[0])}/send/m.room.message/t1", say)
         measured("a message", process, devices)

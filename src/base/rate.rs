@@ -45,6 +45,10 @@ impl Rate {
         Self { count: at_least_one(count), unit: Unit::Minute, burst: at_least_one(burst) }
     }
 
+    pub const fn per_hour(count: u32, burst: u32) -> Self {
+        Self { count: at_least_one(count), unit: Unit::Hour, burst: at_least_one(burst) }
+    }
+
     /// This rate and burst, multiplied.
     #[must_use]
     pub const fn times(self, factor: u32) -> Self {

@@ -209,6 +209,8 @@ usage_settings! { settings {
         /// limits how fast one user can make the log grow. Uploaded files do not count (see
         /// `media.user_quota_bytes`).
         written_kilobytes: Rate = Rate::per_minute(15_360, 65_536);
+        /// The same over days: 512 MiB a day, and once as much after a pause.
+        daily_kilobytes: Rate = Rate::per_hour(21_845, 524_288);
         /// Users with a limit of their own instead of all others, or "off" for none: bots,
         /// bridges.
         users: List<UserRate> = List::default();

@@ -31,6 +31,8 @@ struct Limiters {
     addresses: Limiter<RateKey>,
     /// The size of writes, in units of [`WRITTEN_UNIT`].
     written: Limiter<RateKey>,
+    /// The same over days.
+    daily: Limiter<RateKey>,
 }
 
 /// The unit in which the size of writes is counted, in bytes. Even the smallest write counts as one
@@ -131,6 +133,7 @@ impl Throttle {
             users: Limiter::new(config.user),
             addresses: Limiter::new(config.address),
             written: Limiter::new(config.written_kilobytes),
+            daily: Limiter::new(config.daily_kilobytes),
         }))
     }
 
@@ -175,10 +178,9 @@ impl Throttle {
         if !class.writes_bodies() {
             return Ok(());
         }
-        limiters.take_written(session, client, body_bytes).map_err(|wait| {
+        limiters.take_written(session, client, body_bytes).map_err(|TooMuch { wait, message }| {
             refused(class);
-            let code = ErrorCode::LimitExceeded { retry_after: Some(wait) };
-            ApiError::new(code, "You have written too much data in a short time.")
+            ApiError::new(ErrorCode::LimitExceeded { retry_after: Some(wait) }, message)
         })
     }
 }
@@ -186,6 +188,13 @@ impl Throttle {
 /// Counts a refusal.
 fn refused(class: Class) {
     metrics().http_rate_limited.with_label_values(&[class.name()]).inc();
+}
+
+/// A write that exceeds what the caller may write.
+struct TooMuch {
+    /// How long to wait.
+    wait: Duration,
+    message: &'static str,
 }
 
 impl Limiters {
@@ -215,7 +224,7 @@ impl Limiters {
         session: Option<&Session>,
         client: IpAddr,
         body_bytes: usize,
-    ) -> Result<(), Duration> {
+    ) -> Result<(), TooMuch> {
         let who = match session {
             // A limit of their own replaces all others.
             Some(session) if self.own.contains_key(&session.user_id) => return Ok(()),
@@ -223,7 +232,14 @@ impl Limiters {
             None => RateKey::Address(network_prefix(client)),
         };
         let units = u32::try_from(body_bytes.div_ceil(WRITTEN_UNIT)).unwrap_or(u32::MAX);
-        self.written.take_many(&who, NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN))
+        let units = NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN);
+        let too_much = |message| move |wait| TooMuch { wait, message };
+        self.written
+            .take_many(&who, units)
+            .map_err(too_much("You have written too much data in a short time."))?;
+        self.daily
+            .take_many(&who, units)
+            .map_err(too_much("You have written as much data as one account may in a day."))
     }
 
     fn take_of_class(&self, class: Class, who: &RateKey) -> Result<(), Duration> {
@@ -319,6 +335,20 @@ mod tests {
         assert_eq!(written(Class::Settings, user_id!("@bot:x"), 1024 * 1024), 1000);
         let anonymous = |_: &u32| throttle.check_written(Class::Login, None, HERE, 2048).is_ok();
         assert_eq!((0..1000).filter(anonymous).count(), 50);
+    }
+
+    #[test]
+    fn a_day_has_a_limit_of_its_own() {
+        let throttle = Throttle::new(&RateLimits {
+            written_kilobytes: Rate::per_second(1_000_000, 1_000_000),
+            daily_kilobytes: hourly(100),
+            ..RateLimits::default()
+        });
+        let ann = session(user_id!("@ann:x"), "A");
+        let write = || throttle.check_written(Class::Messages, Some(&ann), HERE, 60 * 1024);
+        write().expect("less than the limit");
+        let refused = write().expect_err("more than the limit");
+        assert!(format!("{refused:?}").contains("in a day"), "{refused:?}");
     }
 
     #[test]
