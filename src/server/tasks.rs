@@ -274,7 +274,10 @@ async fn write_connections(app: Arc<api::Server>, shutdown: Shutdown) {
         }
         let app = Arc::clone(&app);
         // A panic is logged, and what could not be written is written the next time.
-        let _ = threads::spawn_blocking(move || app.sync.connections.write_all()).await;
+        let _ = threads::spawn_blocking(move || {
+            app.sync.connections.write_all(app.engine.clock().now_ms());
+        })
+        .await;
     }
 }
 

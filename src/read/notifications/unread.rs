@@ -14,18 +14,19 @@
 //! An event that stops counting never counts again. So the counts are a projection that is computed
 //! on demand, cached (across restarts, too: see [`stored`]) and updated with new events.
 
+mod entries;
 mod stored;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use parking_lot::Mutex;
 use quick_cache::{Weighter, sync::Cache};
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
-use serde::{Deserialize, Serialize};
 
+use self::entries::{Entries, Entry};
 pub use self::stored::CountsError;
 pub use self::stored::written_at;
 use super::Judge;
@@ -138,7 +139,8 @@ impl Unread {
         room: &Room,
         at: Offset,
     ) -> Result<Counts, ReadError> {
-        self.look(Judge { state, events, user_id, room }, at, Memo::counts)
+        let judge = Judge { state, events, user_id, room };
+        self.look(judge, at, |memo, at| memo.counts(room, at))
     }
 
     /// The number of unread notifications of `user_id` as of `at` in all joined rooms.
@@ -176,9 +178,8 @@ impl Unread {
             return Ok(false);
         }
         self.look(judge, at, |memo, at| {
-            let begin = memo.entries.partition_point(|entry| entry.offset <= since);
-            memo.entries.get(begin).is_some_and(|entry| entry.offset <= at)
-                || (memo.wrote > since && memo.wrote <= at)
+            let new = room.event_count(since)..room.event_count(at);
+            memo.entries.range(new).next().is_some() || (memo.wrote > since && memo.wrote <= at)
         })
     }
 
@@ -225,7 +226,11 @@ impl Unread {
         let joined = room.joined_since(user_id, at);
         let too_old = room.before_last(limits::UNREAD_EVENTS, at);
         if joined.is_some_and(|joined| event.offset > joined.max(too_old)) {
-            return self.look(judge, at, |memo, _| memo.holds(event.offset)).map(|unread| !unread);
+            let after = room.event_count(event.offset);
+            let unread = |memo: &Memo, _| {
+                memo.entries.range(after.saturating_sub(1)..after).next().is_some()
+            };
+            return self.look(judge, at, unread).map(|unread| !unread);
         }
         // It is not among the counted events: a receipt decides.
         let thread = judge.thread(event)?;
@@ -241,11 +246,13 @@ impl Unread {
         at: Offset,
     ) -> Result<Vec<UnreadEvent>, ReadError> {
         self.look(judge, at, |memo, at| {
-            let begin = memo.entries.partition_point(|entry| entry.offset <= after);
-            let end = memo.entries.partition_point(|entry| entry.offset <= at).max(begin);
-            let event =
-                |entry: &Entry| UnreadEvent { offset: entry.offset, highlight: entry.highlight };
-            memo.entries.range(begin..end).map(event).collect()
+            let room = judge.room;
+            let event = |entry: Entry| {
+                let offset = room.nth_event(entry.index)?;
+                Some(UnreadEvent { offset, highlight: entry.highlight })
+            };
+            let new = room.event_count(after)..room.event_count(at);
+            memo.entries.range(new).filter_map(event).collect()
         })
     }
 
@@ -323,18 +330,11 @@ struct Memo {
     /// …to here.
     to: Offset,
     /// The unread events that notify, oldest first.
-    entries: VecDeque<Entry>,
+    entries: Entries,
     /// Their number.
     counts: Counts,
     /// The last message by the user up to `to`.
     wrote: Offset,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Entry {
-    offset: Offset,
-    thread: Thread,
-    highlight: bool,
 }
 
 impl Memo {
@@ -344,8 +344,7 @@ impl Memo {
 
     /// Its approximate size in memory, in bytes.
     fn bytes(&self) -> u64 {
-        let entries = self.entries.capacity() * size_of::<Entry>();
-        (256 + entries + 64 * self.counts.threads.len()) as u64
+        (256 + self.entries.bytes() + 64 * self.counts.threads.len()) as u64
     }
 
     /// Whether the cached entries can be used as of `at`.
@@ -356,18 +355,13 @@ impl Memo {
     }
 
     /// The counts as of an offset for which the entries are valid.
-    fn counts(&self, at: Offset) -> Counts {
+    fn counts(&self, room: &Room, at: Offset) -> Counts {
         if at == self.to {
             return self.counts.clone();
         }
         let mut counts = Counts::default();
-        let until = self.entries.partition_point(|entry| entry.offset <= at);
-        self.entries.range(..until).for_each(|entry| counts.add(entry));
+        self.entries.range(0..room.event_count(at)).for_each(|entry| counts.add(&entry));
         counts
-    }
-
-    fn holds(&self, offset: Offset) -> bool {
-        self.entries.binary_search_by_key(&offset, |entry| entry.offset).is_ok()
     }
 
     /// Advances to `at`.
@@ -388,26 +382,31 @@ impl Memo {
             from = from.max(redaction);
             gone.insert(target);
         }
+        let index = |offset| room.event_count(offset).saturating_sub(1);
+        let gone_indexes: BTreeSet<_> =
+            gone.iter().filter(|offset| room.has_event(**offset)).map(|of| index(*of)).collect();
         if let Some(moved) = moved {
             from = from.max(moved);
         }
         if !gone.is_empty() || moved.is_some() {
-            self.retain(|entry| {
-                !gone.contains(&entry.offset) && entry.offset > read_up_to(entry.thread)
-            });
-        }
-        if too_old > self.to || self.entries.front().is_some_and(|first| first.offset <= too_old) {
-            from = at;
-            let old = self.entries.partition_point(|entry| entry.offset <= too_old);
-            for entry in self.entries.drain(..old) {
-                self.counts.take(&entry);
+            let mut read = BTreeMap::new();
+            for thread in self.entries.iter().map(|entry| entry.thread) {
+                read.entry(thread).or_insert_with(|| room.event_count(read_up_to(thread)));
             }
+            let is_read =
+                |entry: &Entry| read.get(&entry.thread).is_some_and(|of| entry.index < *of);
+            self.take(|entry| gone_indexes.contains(&entry.index) || is_read(entry));
+        }
+        let old = room.event_count(too_old);
+        if too_old > self.to || self.entries.first().is_some_and(|first| first < old) {
+            from = at;
+            self.take(|entry| entry.index < old);
         }
 
         let mut position = self.to.max(self.joined).max(all_read).max(too_old);
         loop {
-            let offsets = room.events_forward(position, at, CHUNK);
-            for offset in &offsets {
+            let (before, offsets) = room.events_after(position, at, CHUNK);
+            for (index, offset) in (before..).zip(&offsets) {
                 position = *offset;
                 let Some(event) = events.get(*offset)? else { continue };
                 if event.sender == user_id {
@@ -416,7 +415,7 @@ impl Memo {
                         let thread = judge.thread(&event)?;
                         from = from.max(*offset);
                         self.wrote = *offset;
-                        self.retain(|entry| entry.thread != thread);
+                        self.take(|entry| entry.thread == thread);
                     }
                     continue;
                 }
@@ -429,9 +428,9 @@ impl Memo {
                 let thread = judge.thread(&event)?;
                 if *offset > read_up_to(thread) {
                     let highlight = outcome.highlight;
-                    let entry = Entry { offset: *offset, thread, highlight };
+                    let entry = Entry { index, thread, highlight };
                     self.counts.add(&entry);
-                    self.entries.push_back(entry);
+                    self.entries.push(entry);
                 }
             }
             if offsets.len() < CHUNK {
@@ -440,20 +439,12 @@ impl Memo {
         }
         self.from = from;
         self.to = at;
-        if self.entries.capacity() > 64.max(4 * self.entries.len()) {
-            self.entries.shrink_to_fit();
-        }
         Ok(())
     }
 
-    fn retain(&mut self, keep: impl Fn(&Entry) -> bool) {
-        let counts = &mut self.counts;
-        self.entries.retain(|entry| {
-            let kept = keep(entry);
-            if !kept {
-                counts.take(entry);
-            }
-            kept
-        });
+    fn take(&mut self, gone: impl Fn(&Entry) -> bool) {
+        for entry in self.entries.take(gone) {
+            self.counts.take(&entry);
+        }
     }
 }

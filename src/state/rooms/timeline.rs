@@ -57,9 +57,16 @@ impl Room {
 
     /// Up to `limit` events after `after`, up to and including `to`, oldest first.
     pub fn events_forward(&self, after: Offset, to: Offset, limit: usize) -> Vec<Offset> {
+        self.events_after(after, to, limit).1
+    }
+
+    /// Up to `limit` events after `after`, up to and including `to`, oldest first, and the index of
+    /// the first of them.
+    pub fn events_after(&self, after: Offset, to: Offset, limit: usize) -> (usize, Vec<Offset>) {
         let inner = self.inner.read();
         let from = inner.timeline.partition_point(|offset| *offset <= after);
-        inner.timeline[from..].iter().copied().take_while(|o| *o <= to).take(limit).collect()
+        let events = inner.timeline[from..].iter().copied().take_while(|o| *o <= to);
+        (from, events.take(limit).collect())
     }
 
     /// Up to `limit` events from `from` (inclusive) back to `after` (exclusive), newest first.

@@ -10,14 +10,14 @@ use std::{fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _, path::Path};
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use super::{CacheEntry, Counts, Entry, Memo, Unread};
+use super::{CacheEntry, Counts, Entries, Memo, Unread};
 use logcabin_base::disk;
 use logcabin_log::{Log, ReadError};
 use logcabin_record::{Offset, hex};
 use logcabin_state::State;
 
 /// The version of the file format.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// The first line of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ struct StoredCounts {
     from: Offset,
     to: Offset,
     wrote: Offset,
-    entries: Vec<Entry>,
+    entries: Entries,
 }
 
 /// Why the counts cannot be written or used.
@@ -77,7 +77,7 @@ impl Unread {
                 from: memo.from,
                 to: memo.to,
                 wrote: memo.wrote,
-                entries: memo.entries.iter().copied().collect(),
+                entries: memo.entries.clone(),
             })
         });
         let counted: Vec<_> = counted.collect();
@@ -131,8 +131,7 @@ impl Unread {
         let count = counted.len();
         for StoredCounts { user_id, room_id, joined, from, to, wrote, entries } in counted {
             let mut counts = Counts::default();
-            entries.iter().for_each(|entry| counts.add(entry));
-            let entries = entries.into();
+            entries.iter().for_each(|entry| counts.add(&entry));
             let memo = Memo { joined, generation, from, to, entries, counts, wrote };
             self.0.insert((user_id, room_id), CacheEntry::new(memo));
         }

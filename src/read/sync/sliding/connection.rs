@@ -390,12 +390,12 @@ impl Connections {
     }
 
     /// Writes what is new to the files, and removes those that are too old or too many. Blocks.
-    pub fn write_all(&self) {
+    pub fn write_all(&self, now_ms: u64) {
         let Some(files) = &self.files else { return };
         for (session, kept) in self.sessions.iter() {
             self.write(session, &kept.connections);
         }
-        if let Err(error) = files.sweep() {
+        if let Err(error) = files.sweep(now_ms) {
             warn!(%error, "old files of clients' connections are not removed");
         }
     }
@@ -596,7 +596,7 @@ mod tests {
         assert_eq!(had, [11]);
         let other = with_rooms(&connections, yours, None, 20, &[5]).expect("new").0;
         let late = with_rooms(&connections, again, None, 20, &[]).expect("new").0;
-        connections.write_all();
+        connections.write_all(0);
         // What the file does not tell.
         let (third, had) = with_rooms(&connections, mine, Some(second), 30, &[3]).expect("known");
         assert_eq!(had, [11, 21]);

@@ -9,9 +9,8 @@ use std::{
     collections::{BTreeMap, HashSet},
     fs::{self, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +19,7 @@ use super::{
     client_rooms::StoredRooms,
     connection::{Addition, ClientState},
 };
-use logcabin_base::{disk, limits};
+use logcabin_base::{clock::millis, disk, limits};
 use logcabin_record::Offset;
 
 /// The version of the format.
@@ -104,18 +103,18 @@ impl ConnectionFiles {
     }
 
     /// Removes files of clients that stay away, and the oldest ones beyond the limit for all.
-    pub(super) fn sweep(&self) -> io::Result<()> {
+    pub(super) fn sweep(&self, now_ms: u64) -> io::Result<()> {
         let mut files = Vec::new();
         for path in disk::entries(&self.dir)? {
             let Ok(metadata) = fs::metadata(&path) else { continue };
-            files.push((metadata.modified()?, metadata.len(), path));
+            let written_ms = u64::try_from(metadata.mtime()).unwrap_or_default() * 1000;
+            files.push((written_ms, metadata.len(), path));
         }
         files.sort_unstable_by_key(|(written, ..)| std::cmp::Reverse(*written));
-        let (now, mut bytes) = (SystemTime::now(), 0_u64);
+        let (oldest, mut bytes) = (now_ms.saturating_sub(millis(limits::SLIDING_FILES_AGE)), 0_u64);
         for (written, length, path) in files {
             bytes += length;
-            let age = now.duration_since(written).unwrap_or_default();
-            if age > limits::SLIDING_FILES_AGE || bytes > limits::SLIDING_FILES_BYTES {
+            if written < oldest || bytes > limits::SLIDING_FILES_BYTES {
                 fs::remove_file(path)?;
             }
         }
