@@ -11,17 +11,27 @@ use logcabin::{
         account::Register,
         account_data::SetAccountData,
         create_room::{CreateRoom, Preset},
+        ephemeral::SetReceipt,
         membership::{Change, ChangeMembership},
         send::SendEvent,
     },
     engine::{Engine, Options},
     events::{EventForm, EventRef, Viewer},
     limits,
-    log::memory::MemoryLog,
-    record::{Offset, Origin},
+    log::{Batch, Log as _, memory::MemoryLog},
+    notifications::Unread,
+    record::{
+        Command, NewRecord, Offset, Origin, Stream,
+        command::{Receipt, RoomReceipt},
+    },
     state::Room,
+    sync::{
+        Effort, KnownMembers,
+        v3::{Memory, Request, SyncFilter, respond},
+    },
     view::{
         View,
+        filter::Filter,
         relations::{PageRange, RelationQuery, ThreadQuery, ThreadsWalk},
     },
     work,
@@ -51,6 +61,7 @@ fn related(to: &OwnedEventId, rel_type: &str) -> Value {
 /// A server with one room, in which are ann, bob and cas.
 struct World {
     engine: Arc<Engine>,
+    log: Arc<MemoryLog>,
     room_id: OwnedRoomId,
 }
 
@@ -59,7 +70,7 @@ impl World {
         let clock = Clock::manual(1_700_000_000_000);
         let log = Arc::new(MemoryLog::new(clock.clone()));
         let options = Options { event_cache_bytes: 1 << 24, ..Options::small(clock) };
-        let engine = Arc::new(Engine::open(log, options).await.unwrap());
+        let engine = Arc::new(Engine::open(Arc::clone(&log) as _, options).await.unwrap());
         for user in ["ann", "bob", "cas"] {
             let register = Register::user(user_id(user));
             engine.propose(Origin::server(), register).await.unwrap().into_inner();
@@ -88,7 +99,7 @@ impl World {
             };
             drop(engine.propose(Origin::server(), join).await.unwrap().into_inner());
         }
-        Self { engine, room_id }
+        Self { engine, log, room_id }
     }
 
     fn room(&self) -> Arc<Room> {
@@ -259,4 +270,109 @@ async fn a_page_examines_a_limited_number_of_threads_and_the_next_continues_ther
     }
     let (found, looks) = pages(&world, "cas", 20, true);
     assert_eq!((found.len(), looks.len()), (0, 2), "a page without anything, and one that ends it");
+}
+
+impl World {
+    /// Moves a receipt of each of these users to the event, as servers of a room do that hear of
+    /// many at once.
+    async fn read_by(&self, users: impl Iterator<Item = usize>, event_id: &OwnedEventId) {
+        let receipts: Vec<_> = users
+            .map(|user| Receipt {
+                user_id: user_id(&format!("member-{user}")),
+                receipt_type: "m.read".to_owned(),
+                event_id: event_id.clone(),
+                thread_id: None,
+                ts: 1_700_000_000_000,
+            })
+            .collect();
+        let records = receipts.chunks(200).map(|receipts| {
+            let body = RoomReceipt { room_id: self.room_id.clone(), receipts: receipts.to_owned() };
+            let stream = Stream::ephemeral(&self.room_id);
+            NewRecord::new(stream, Origin::server(), &Command::from(body))
+        });
+        let batch = Batch { expect: Vec::new(), records: records.collect() };
+        let appended = self.log.append(batch).await.unwrap();
+        let mut head = self.engine.head().follow();
+        head.wait_for(|head| *head >= appended.last).await.unwrap();
+    }
+
+    /// The receipts that a sync of this user has from `since`, by event and user, and their size.
+    fn receipts(&self, user: &str, since: Option<Offset>) -> (Value, usize) {
+        let request = Request {
+            since,
+            came_from: None,
+            full_state: false,
+            use_state_after: false,
+            filter: SyncFilter::new(Filter::default(), 10, 1000).into(),
+            epoch: Default::default(),
+        };
+        let (members, unread) = (KnownMembers::new(1 << 20), Unread::default());
+        let memory = Memory { members: &members, unread: &unread, effort: Effort::Any };
+        let (answer, _) = self.count(user, |view, _| respond(view, &request, memory).unwrap());
+        let answer = serde_json::to_value(answer).unwrap();
+        let events = &answer["rooms"]["join"][self.room_id.as_str()]["ephemeral"]["events"];
+        let events = events.as_array().cloned().unwrap_or_default();
+        let receipts = events.into_iter().find(|event| event["type"] == "m.receipt");
+        let receipts = receipts.map_or(Value::Null, |event| event["content"].clone());
+        let bytes = receipts.to_string().len();
+        (receipts, bytes)
+    }
+}
+
+fn readers<'a>(receipts: &'a Value, event_id: &OwnedEventId) -> Vec<&'a String> {
+    let of_event = receipts[event_id.as_str()]["m.read"].as_object();
+    of_event.map_or_else(Vec::new, |readers| readers.keys().collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_room_that_ten_thousand_have_read_begins_with_the_newest_receipts_and_ones_own() {
+    const READERS: usize = 10_000;
+    let most = limits::RECEIPTS_OF_OTHERS;
+    let world = World::new().await;
+    let first = world.send("ann", json!({ "body": "first" })).await;
+    let before = world.engine.head().offset();
+    let own = |event_id: &OwnedEventId, kind: &str, thread_id: Option<&OwnedEventId>| SetReceipt {
+        room_id: world.room_id.clone(),
+        user_id: user_id("ann"),
+        receipt_type: kind.to_owned(),
+        event_id: event_id.clone(),
+        thread_id: thread_id.map(ToString::to_string),
+        ts: 1,
+    };
+    for receipt in [own(&first, "m.read.private", None), own(&first, "m.read", Some(&first))] {
+        world.engine.propose(Origin::server(), receipt).await.unwrap().into_inner();
+    }
+    world.read_by(0..READERS, &first).await;
+    let second = world.send("ann", json!({ "body": "second" })).await;
+    world.read_by(0..30, &second).await;
+    let newest = world.engine.head().offset();
+
+    let check_own = |receipts: &Value| {
+        let of_first = &receipts[first.as_str()];
+        assert!(of_first["m.read.private"]["@ann:test"].is_object(), "{receipts}");
+        assert_eq!(of_first["m.read"]["@ann:test"]["thread_id"], first.as_str(), "{receipts}");
+    };
+    // Ann's own is among those of the first event.
+    let (receipts, bytes) = world.receipts("ann", None);
+    println!("{bytes} bytes of receipts in an initial sync");
+    check_own(&receipts);
+    assert_eq!(readers(&receipts, &second).len(), 30, "the newest");
+    assert_eq!(readers(&receipts, &first).len(), most - 30 + 1);
+    assert!(bytes < 20_000, "{bytes} bytes");
+
+    // A client that missed nothing of the timeline gets all that moved.
+    let (receipts, bytes) = world.receipts("ann", Some(before));
+    println!("{bytes} bytes of receipts in a sync without a gap");
+    check_own(&receipts);
+    assert_eq!(readers(&receipts, &second).len(), 30);
+    assert_eq!(readers(&receipts, &first).len(), READERS - 30 + 1);
+
+    // One that missed some is treated like one that begins.
+    world.send_all("ann", (0..20).map(|n| json!({ "body": n.to_string() }))).await;
+    let (receipts, bytes) = world.receipts("ann", Some(before));
+    println!("{bytes} bytes of receipts in a sync with a gap");
+    check_own(&receipts);
+    assert_eq!(readers(&receipts, &second).len(), 30);
+    assert_eq!(readers(&receipts, &first).len(), most - 30 + 1);
+    assert_eq!(world.receipts("ann", Some(newest)).0, Value::Null, "nothing moved since");
 }

@@ -3,6 +3,7 @@
 
 mod bodies;
 mod doctor;
+mod ephemeral;
 mod federation;
 mod import;
 mod operation;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use bodies::*;
 pub use doctor::*;
+pub use ephemeral::*;
 pub use federation::*;
 pub use import::*;
 pub use operation::*;
@@ -541,10 +543,6 @@ pub const UNREAD_EVENTS: usize = 5_000;
 
 /// A whole profile (client-server API, "Profiles").
 pub const PROFILE_BYTES: usize = 64 * 1024;
-
-/// How long a typing notification lasts if the client gives no timeout: as long as common clients
-/// ask for.
-pub const TYPING: Duration = Duration::from_secs(30);
 
 /// Bytes of the cache of members that each device was sent: some 2.5 million of them. Evicted ones
 /// are sent again.

@@ -483,7 +483,8 @@ usage_settings! { settings {
         /// Milliseconds for which those of a large room are gathered into one record, which wakes
         /// waiting clients once; 0 gathers none.
         gather_ms: u64 = 100, in 0..=10_000;
-        /// The number of joined members that makes a room large.
+        /// The number of joined members that makes a room large. In such a room, typing is recorded
+        /// at most once a second.
         gather_members: u64 = 100, in 1..=1_000_000;
     }
 

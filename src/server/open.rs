@@ -81,6 +81,7 @@ use logcabin_service::{
     rendezvous::RendezvousSessions,
     samples::Samples,
     tally::Tally,
+    typing::Typing,
     uiaa,
 };
 use logcabin_snapshot::{self as snapshot, StartedFrom};
@@ -415,6 +416,7 @@ impl Components {
             },
             media,
             presence: tracker(&config.presence, engine),
+            typing: Arc::new(Typing::new(engine)),
             samples: Arc::new(Samples::of(&config.server.data_dir)),
             tally: Arc::new(Tally::of(&config.server.data_dir)),
             last_seen,

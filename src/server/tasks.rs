@@ -20,7 +20,7 @@ use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::{admin::rooms::shutdown as shutdowns, proof};
 use logcabin_service::{
     accounts, appservices, delayed, federation, guests, last_seen, media, oauth, policies,
-    presence, typing,
+    presence, typing::Typing,
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,
@@ -152,12 +152,12 @@ pub(super) async fn begin(
         tasks.keep_leased("application services", deliver);
     }
     match tasks.cluster.clone() {
-        None => resume(engine),
+        None => resume(engine, &app.typing),
         Some(cluster) => {
-            let again = (Arc::clone(engine), shutdown.clone());
+            let again = (Arc::clone(&app), shutdown.clone());
             tasks.keep_leased("interrupted work", move || {
-                let ((engine, shutdown), cluster) = (again.clone(), Arc::clone(&cluster));
-                resume_for_others(engine, cluster, shutdown)
+                let ((app, shutdown), cluster) = (again.clone(), Arc::clone(&cluster));
+                resume_for_others(app, cluster, shutdown)
             });
         }
     }
@@ -282,19 +282,19 @@ async fn write_connections(app: Arc<api::Server>, shutdown: Shutdown) {
 }
 
 /// Continues what was interrupted when the server stopped.
-fn resume(engine: &Arc<Engine>) {
-    typing::resume(engine);
+fn resume(engine: &Arc<Engine>, typing: &Arc<Typing>) {
+    typing.resume();
     accounts::profile::resume(engine);
     accounts::closing::resume(engine);
     shutdowns::resume(engine);
 }
 
 /// Continues the work of nodes that have left, until the server stops.
-async fn resume_for_others(engine: Arc<Engine>, cluster: Arc<dyn Cluster>, shutdown: Shutdown) {
+async fn resume_for_others(app: Arc<api::Server>, cluster: Arc<dyn Cluster>, shutdown: Shutdown) {
     let mut departures = cluster.departures();
     loop {
         departures.mark_unchanged();
-        resume(&engine);
+        resume(&app.engine, &app.typing);
         tokio::select! {
             changed = departures.changed() => if changed.is_err() { return },
             () = shutdown.given() => return,

@@ -1,6 +1,9 @@
 //! The body of a transaction (application service API, "Pushing events").
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use ruma::{OwnedDeviceId, OwnedUserId, UserId, events::TimelineEventType};
@@ -10,6 +13,7 @@ use super::{
     Service,
     interest::{Ephemeral, ServiceContent},
 };
+use logcabin_base::limits;
 use logcabin_decide::Env;
 use logcabin_log::ReadError;
 use logcabin_read::events::{
@@ -53,10 +57,9 @@ pub(super) fn pack(
         let passing = found.passing.into_iter().map(|passing| match passing {
             Ephemeral::Event(event) => event,
             Ephemeral::Typing(room_id) => {
-                let typing = env.state.rooms.get(&room_id).map(|room| room.typing().0);
-                let typing = typing.unwrap_or_default().into_iter();
-                let typing = typing.filter(|(_, until_ms)| *until_ms > now_ms);
-                let user_ids: Vec<_> = typing.map(|(user_id, _)| user_id).collect();
+                let all = BTreeSet::new();
+                let typists = |room: Arc<Room>| room.typists(now_ms, limits::TYPISTS, &all).0;
+                let user_ids = env.state.rooms.get(&room_id).map(typists).unwrap_or_default();
                 let content = json!({ "user_ids": user_ids });
                 to_raw(&json!({ "type": "m.typing", "room_id": room_id, "content": content }))
             }

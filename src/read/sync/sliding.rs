@@ -188,7 +188,8 @@ pub fn look(
         };
         let Some(Outcome { result, mut sent, members, all_members }) = outcome else { continue };
         if let Some(sent) = sent.as_mut().filter(|sent| sent.form == Form::Joined) {
-            extensions.add_room(&source, &room, matched, sent)?;
+            let has_gap = result.as_ref().is_some_and(RoomResult::has_gap);
+            extensions.add_room(&source, &room, matched, has_gap, sent)?;
         }
         if let Some(result) = result {
             rooms.insert(room.id.clone(), result);

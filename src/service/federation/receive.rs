@@ -12,6 +12,7 @@ use super::{
     memory::{Federation, Site},
     pdu::{Pdu, PduError},
 };
+use crate::typing::Typing;
 use logcabin_base::{fair_queue::WorkTurn, limits};
 use logcabin_decide::{
     Env, Refusal,
@@ -31,6 +32,7 @@ use logcabin_state::Room;
 pub struct PduReceiver<'a> {
     pub(super) engine: &'a Arc<Engine>,
     pub(super) federation: &'a Federation,
+    pub(super) typing: &'a Arc<Typing>,
 }
 
 /// An event whose signatures are valid.
@@ -116,8 +118,12 @@ impl Verified {
 }
 
 impl<'a> PduReceiver<'a> {
-    pub const fn new(engine: &'a Arc<Engine>, federation: &'a Federation) -> Self {
-        Self { engine, federation }
+    pub const fn new(
+        engine: &'a Arc<Engine>,
+        federation: &'a Federation,
+        typing: &'a Arc<Typing>,
+    ) -> Self {
+        Self { engine, federation, typing }
     }
 
     pub(super) fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, PduError> {

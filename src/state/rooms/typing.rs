@@ -37,12 +37,38 @@ impl Rooms {
 }
 
 impl Room {
-    /// The typing users, each with the expiry, and the offset at which someone last began or
-    /// stopped.
-    pub fn typing(&self) -> (Vec<(OwnedUserId, u64)>, Offset) {
-        let inner = self.inner.read();
+    /// All typing users, each with the expiry.
+    pub fn typing(&self) -> Vec<(OwnedUserId, u64)> {
         let user = |(user_id, typist): (&OwnedUserId, &Typist)| (user_id.clone(), typist.until_ms);
-        (inner.typing.iter().map(user).collect(), inner.typing_changed)
+        self.inner.read().typing.iter().map(user).collect()
+    }
+
+    /// The offset at which someone last began or stopped.
+    pub fn typing_moved(&self) -> Offset {
+        self.inner.read().typing_changed
+    }
+
+    /// The users who type at `now_ms` without these, at most `most`, and the offset at which someone
+    /// last began or stopped. They are those who began first: who is among them stays until they
+    /// stop, whoever else begins.
+    pub fn typists(
+        &self,
+        now_ms: u64,
+        most: usize,
+        except: &BTreeSet<OwnedUserId>,
+    ) -> (Vec<OwnedUserId>, Offset) {
+        let inner = self.inner.read();
+        let typing = inner.typing.iter().filter(|(user_id, typist)| {
+            typist.until_ms > now_ms && (except.is_empty() || !except.contains(*user_id))
+        });
+        let mut typists: Vec<_> = typing.map(|(user_id, typist)| (typist.since, user_id)).collect();
+        if typists.len() > most {
+            typists.select_nth_unstable(most);
+            typists.truncate(most);
+            typists.sort_unstable_by_key(|(_, user_id)| *user_id);
+        }
+        let users = typists.into_iter().map(|(_, user_id)| user_id.clone()).collect();
+        (users, inner.typing_changed)
     }
 
     /// The typing of this user, if they are typing.
@@ -61,5 +87,43 @@ impl Room {
             })
         };
         has_typed || !self.members_changed(since, Offset::MAX).is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_began_first_are_listed_until_they_stop() {
+        let rooms = Rooms::default();
+        let room_id = ruma::owned_room_id!("!room:test");
+        assert!(rooms.create(Offset::new(1), room_id.clone(), ruma::RoomVersionId::V11));
+        let room = rooms.get(&room_id).unwrap();
+        let user = |name: char| -> OwnedUserId { format!("@{name}:test").try_into().unwrap() };
+        let mut offset = Offset::new(1);
+        let mut set = |name: char, until_ms| {
+            offset = offset.next();
+            let since = room.typist(&user(name)).map(|typist| typist.since);
+            let since = since.filter(|_| until_ms > 0);
+            let room_id = room_id.clone();
+            rooms.set_typing(offset, RoomTyping { room_id, user_id: user(name), until_ms, since });
+        };
+        let shown = |now_ms, except: &[char]| {
+            let except = except.iter().copied().map(user).collect();
+            let (users, changed) = room.typists(now_ms, 3, &except);
+            assert_eq!(changed, room.typing_moved());
+            users.iter().map(|user| user.localpart().to_owned()).collect::<String>()
+        };
+        "dcba".chars().for_each(|name| set(name, 100));
+        assert_eq!(shown(0, &[]), "bcd", "a began last");
+        set('d', 200);
+        assert_eq!(shown(0, &[]), "bcd", "d goes on");
+        assert_eq!(shown(0, &['c']), "abd");
+        set('c', 0);
+        assert_eq!(shown(0, &[]), "abd");
+        set('c', 100);
+        assert_eq!(shown(0, &[]), "abd", "c began anew");
+        assert_eq!(shown(100, &[]), "d", "the others' time is over");
     }
 }

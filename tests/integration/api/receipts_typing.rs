@@ -364,3 +364,89 @@ async fn the_receipts_of_a_large_room_come_together() {
         assert_eq!(private.map(|p| p.keys().collect::<Vec<_>>()), Some(vec![&other.user_id]));
     }
 }
+
+/// The users whose receipt an event of receipts has, of all events and types.
+fn receipts_of(content: &Value) -> Vec<String> {
+    let events = content.as_object().into_iter().flatten();
+    let types = events.flat_map(|(_, types)| types.as_object().into_iter().flatten());
+    let users = types.flat_map(|(_, users)| users.as_object().into_iter().flatten());
+    users.map(|(user_id, _)| user_id.clone()).collect()
+}
+
+#[tokio::test]
+async fn an_initial_sync_has_all_own_receipts_and_the_newest_of_others() {
+    // More than `RECEIPTS_OF_OTHERS`.
+    const THREADS: usize = 120;
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_of_two(&ann, &bob).await;
+    let mut roots = Vec::new();
+    let before = ann.here().await;
+    for n in 0..THREADS {
+        let root = ann.send_text(&room_id, &n.to_string(), "x").await;
+        receipt(&bob, &room_id, "m.read", &root, json!({ "thread_id": root })).await.ok();
+        roots.push(root);
+    }
+    // Own ones and those of others, of both kinds of sync, from the beginning and across a gap.
+    for (user, expected) in [(&ann, 100), (&bob, THREADS)] {
+        for since in [None, Some(&*before)] {
+            let sync = user.sync(since, 0, None).await;
+            let seen = ephemeral(&sync, &room_id, "m.receipt");
+            assert_eq!(receipts_of(&seen), vec![bob.user_id.clone(); expected]);
+            assert!(roots[THREADS - expected..].iter().all(|root| !seen[root].is_null()), "{seen}");
+        }
+        let asked = json!({
+            "lists": {
+                "all": { "ranges": [[0, 9]], "required_state": [], "timeline_limit": 1 },
+            },
+            "extensions": { "receipts": { "enabled": true } },
+        });
+        let path = "/_matrix/client/unstable/org.matrix.simplified_msc3575/sync";
+        let token = Some(user.access_token.as_str());
+        let answer = user.http.request("POST", path, token, Some(&asked)).await.ok();
+        let seen = &answer["extensions"]["receipts"]["rooms"][&room_id]["content"];
+        assert_eq!(receipts_of(seen), vec![bob.user_id.clone(); expected]);
+    }
+}
+
+#[tokio::test]
+async fn in_a_large_room_typing_wakes_those_who_wait_at_most_once_a_second() {
+    let settings =
+        [("LOGCABIN_RECEIPTS_GATHER_MEMBERS", "2"), ("LOGCABIN_RECEIPTS_GATHER_MS", "0")];
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    // Each node of a cluster has its own waves.
+    let server = TestServer::start_alone_with(&directory.path().join("data"), &settings).await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_of_two(&ann, &bob).await;
+    let mut since = next_batch(&bob.sync(None, 0, None).await);
+    let began = Instant::now();
+    let toggle = async {
+        let mut changes = 0;
+        while changes < 20 || began.elapsed() < Duration::from_secs(1) {
+            let body = json!({ "typing": changes % 2 == 0, "timeout": 30_000 });
+            typing(&ann, &room_id, &ann, body).await.ok();
+            changes += 1;
+            // Until now each change was told: bob has the time to ask again.
+            tokio::time::sleep(Duration::from_millis(40)).await;
+        }
+        typing(&ann, &room_id, &ann, json!({ "typing": false })).await.ok();
+        typing(&ann, &room_id, &ann, json!({ "typing": true, "timeout": 30_000 })).await.ok();
+        changes
+    };
+    let wait = async {
+        let mut told = Vec::new();
+        // He is told of the last change, too: ann types on.
+        while began.elapsed() < Duration::from_secs(4) {
+            let sync = bob.sync(Some(&since), 500, None).await;
+            since = next_batch(&sync);
+            let users = ephemeral(&sync, &room_id, "m.typing")["user_ids"].clone();
+            told.extend((!users.is_null()).then_some(users));
+        }
+        told
+    };
+    let (changes, told) = tokio::join!(toggle, wait);
+    let waves = usize::try_from(began.elapsed().as_secs()).unwrap_or(usize::MAX);
+    assert!(told.len() <= waves + 1, "{} answers for {changes} changes: {told:?}", told.len());
+    assert_eq!(told.first(), Some(&json!([ann.user_id])), "the first at once");
+    assert_eq!(told.last(), Some(&json!([ann.user_id])), "and the last");
+}

@@ -72,7 +72,7 @@ impl Server {
         let federation = self.outside.federation.as_deref();
         let federation =
             federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
-        Ok(PduReceiver::new(&self.engine, federation))
+        Ok(PduReceiver::new(&self.engine, federation, &self.typing))
     }
 }
 

@@ -1,7 +1,5 @@
 //! Typing.
 
-use std::sync::Arc;
-
 use ruma::api::client::typing::create_typing_event::v3::{self as create_typing_event, Typing};
 
 use crate::{
@@ -10,7 +8,7 @@ use crate::{
 };
 use logcabin_base::clock::millis;
 use logcabin_decide::ephemeral::SetTyping;
-use logcabin_service::typing::{LONGEST, end_after};
+use logcabin_service::typing::LONGEST;
 
 pub(super) async fn typing(
     cx: Cx<Server>,
@@ -30,9 +28,9 @@ pub(super) async fn typing(
         until_ms,
         only_if_until: None,
     };
-    cx.propose(proposal.clone()).await?.into_inner();
+    cx.app.typing.set(cx.origin(), proposal.clone()).await?;
     if let Some(lasts) = lasts {
-        end_after(Arc::clone(&cx.app.engine), lasts, proposal);
+        cx.app.typing.end_after(lasts, proposal);
     }
     Ok(create_typing_event::Response::new())
 }

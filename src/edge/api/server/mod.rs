@@ -51,6 +51,7 @@ use logcabin_service::{
     samples::Samples,
     spaces,
     tally::Tally,
+    typing::Typing,
     uiaa,
     walks::Walks,
 };
@@ -77,6 +78,7 @@ pub struct Server {
     pub outside: Outside,
     pub media: Arc<Media>,
     pub presence: Arc<Tracker>,
+    pub typing: Arc<Typing>,
     /// What the metrics were, for the console.
     pub samples: Arc<Samples>,
     /// What the log consists of, for the console.

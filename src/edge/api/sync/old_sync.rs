@@ -21,7 +21,7 @@ use crate::{
 };
 use logcabin_read::{
     events::{ClientEvent, EventForm, EventRef},
-    sync,
+    sync::{self, ephemeral::OthersReceipts},
     view::{View, filter::EventFilter},
 };
 use logcabin_record::{Offset, command::PresenceState};
@@ -210,7 +210,7 @@ impl RoomInfo {
             typing: None,
         };
         if part.as_ref().is_some_and(|part| part.membership == Membership::Join) {
-            info.receipts = receipts(view, room, Offset::ZERO)?;
+            info.receipts = receipts(view, room, None)?;
             info.typing = typing(view, room, None)?;
         }
         if let Some(part) = part.filter(|part| part.membership == Membership::Invite)
@@ -261,9 +261,11 @@ fn presence(
     events.into_iter().map(with_user).collect()
 }
 
-/// The room's receipts after `since`.
-fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Result<Vec<Value>, ApiError> {
-    let events = sync::ephemeral::receipts(view, room, since)?;
+/// The room's receipts after `since`, or, if that is `None`, the newest.
+fn receipts(view: &View<'_>, room: &Room, since: Option<Offset>) -> Result<Vec<Value>, ApiError> {
+    let others = OthersReceipts::of(since.is_none());
+    let since = since.unwrap_or(Offset::ZERO);
+    let events = sync::ephemeral::receipts(view, room, since, others)?;
     Ok(events.iter().map(|event| of_room(event, &room.id)).collect())
 }
 
@@ -445,7 +447,7 @@ fn passing(cx: &Cx<Server>, view: &View<'_>, after: Offset) -> Result<Vec<Value>
         if let Some(room) = room.filter(|_| part.membership == Membership::Join) {
             // If the caller was not there before, everything is new.
             let was_there = room.is_joined(view.user_id(), after);
-            found.extend(receipts(view, &room, if was_there { after } else { Offset::ZERO })?);
+            found.extend(receipts(view, &room, was_there.then_some(after))?);
             found.extend(typing(view, &room, was_there.then_some(after))?);
         }
     }

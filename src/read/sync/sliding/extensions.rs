@@ -14,7 +14,13 @@ use super::{
     rules::{Matched, Rules},
 };
 use crate::{
-    sync::{account_data, device_lists::DeviceLists, ephemeral, key_counts::KeyCounts, to_device},
+    sync::{
+        account_data,
+        device_lists::DeviceLists,
+        ephemeral::{self, OthersReceipts},
+        key_counts::KeyCounts,
+        to_device,
+    },
     view::{View, filter::EventFilter, token::Token},
 };
 use logcabin_log::ReadError;
@@ -118,11 +124,13 @@ impl Extensions {
     }
 
     /// Adds the news of a joined room. `sent` is what the connection has of it, and is updated.
+    /// `has_gap` says whether the client has not all of its timeline.
     pub(super) fn add_room(
         &mut self,
         source: &Source<'_>,
         room: &Room,
         matched: Matched,
+        has_gap: bool,
         sent: &mut SentRoom,
     ) -> Result<(), ReadError> {
         let Source { ref view, rules, account, since, .. } = *source;
@@ -141,10 +149,12 @@ impl Extensions {
             sent.account_data = sent.account_data.behind(since);
         }
         if rules.receipts.as_ref().is_some_and(includes) {
-            let from = sent.receipts.offset(since).unwrap_or(Offset::ZERO);
+            let from = sent.receipts.offset(since);
+            let others = OthersReceipts::of(has_gap || from.is_none());
+            let from = from.unwrap_or(Offset::ZERO);
             // Only one event fits here. A threaded receipt that is left out is for an event that
             // the user has also read unthreaded.
-            let event = ephemeral::receipts(view, room, from)?.into_iter().next();
+            let event = ephemeral::receipts(view, room, from, others)?.into_iter().next();
             if let Some((to, event)) = self.receipts.as_mut().zip(event) {
                 to.rooms.insert(room.id.clone(), event);
             }

@@ -66,6 +66,11 @@ pub(super) struct RoomResult {
 }
 
 impl RoomResult {
+    /// Whether events are missing between those that the client has and those that it is sent.
+    pub(super) const fn has_gap(&self) -> bool {
+        self.initial || self.limited
+    }
+
     /// A room about which the client only learns that the user is not in it.
     pub(super) fn gone(leave: ClientEvent, because: Offset) -> Self {
         Self {

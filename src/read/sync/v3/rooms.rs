@@ -11,7 +11,13 @@ use super::{Events, Request, RoomFilters};
 use crate::{
     events::{ClientEvent, EventRef},
     notifications::{Count, Counts, Judge, Unread},
-    sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::TimelineSlice},
+    sync::{
+        account_data,
+        ephemeral::{self, OthersReceipts},
+        gone, lazy,
+        summary::Summary,
+        timeline::TimelineSlice,
+    },
     view::{ByteBudget, PageLimit, View, token::Token},
 };
 use logcabin_log::ReadError;
@@ -146,7 +152,7 @@ impl RoomSync<'_> {
         let whole = first || self.request.full_state;
         let state = self.state(&timeline, whole, at, device)?;
         let data_since = if first { Offset::ZERO } else { since };
-        let ephemeral = self.ephemeral(first)?;
+        let ephemeral = self.ephemeral(first, first || timeline.limited)?;
         let account_data = self.account_data(data_since, first)?;
         let resummed = whole || Summary::changed(&self.view, self.room, since);
         let quiet = timeline.events.is_empty()
@@ -342,7 +348,8 @@ impl RoomSync<'_> {
         account_data::of_room(&self.view, account, &self.room.id, since, filter, first)
     }
 
-    fn ephemeral(&self, first: bool) -> Result<Vec<Box<RawValue>>, ReadError> {
+    /// `has_gap` says whether the client has not all of the room's timeline.
+    fn ephemeral(&self, first: bool, has_gap: bool) -> Result<Vec<Box<RawValue>>, ReadError> {
         let filter = &self.filter.ephemeral;
         if !filter.wants_room(&self.room.id) {
             return Ok(Vec::new());
@@ -351,7 +358,8 @@ impl RoomSync<'_> {
         let mut events = Vec::new();
         if filter.wants_type("m.receipt") {
             let since = since.unwrap_or(Offset::ZERO);
-            events.extend(ephemeral::receipts(&self.view, self.room, since)?);
+            let others = OthersReceipts::of(has_gap);
+            events.extend(ephemeral::receipts(&self.view, self.room, since, others)?);
         }
         if filter.wants_type("m.typing") {
             events.extend(ephemeral::typing(&self.view, self.room, since)?);
