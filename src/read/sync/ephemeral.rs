@@ -82,7 +82,8 @@ pub fn receipts(
 }
 
 /// The `m.typing` event with [`limits::TYPISTS`] users at most, if the typing users changed after
-/// `since`, or, if `since` is `None`, if anyone is typing. Users whom the user ignores are left out.
+/// `since`, or, if `since` is `None`, if anyone is typing. Users whom the user ignores are left
+/// out.
 pub fn typing(
     view: &View<'_>,
     room: &Room,

@@ -56,8 +56,9 @@ impl Room {
     }
 
     /// Of the receipts that moved after `since` up to and including `to`, those that moved last: at
-    /// most `most` that are `wanted`, in no order. Only the last `looks` receipts are looked at, and
-    /// as many more as moved in one record. Of the receipts of one record, the latest are taken.
+    /// most `most` that are `wanted`, in no order. Only the last `looks` receipts are looked at,
+    /// and as many more as moved in one record. Of the receipts of one record, the latest are
+    /// taken.
     pub fn last_receipts(
         &self,
         since: Offset,

@@ -48,9 +48,9 @@ impl Room {
         self.inner.read().typing_changed
     }
 
-    /// The users who type at `now_ms` without these, at most `most`, and the offset at which someone
-    /// last began or stopped. They are those who began first: who is among them stays until they
-    /// stop, whoever else begins.
+    /// The users who type at `now_ms` without these, at most `most`, and the offset at which
+    /// someone last began or stopped. They are those who began first: who is among them stays until
+    /// they stop, whoever else begins.
     pub fn typists(
         &self,
         now_ms: u64,
