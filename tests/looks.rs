@@ -22,11 +22,11 @@ use logcabin::{
     notifications::Unread,
     record::{
         Command, NewRecord, Offset, Origin, Stream,
-        command::{Receipt, RoomReceipt},
+        command::{Receipt, RoomReceipt, RoomTyping},
     },
     state::Room,
     sync::{
-        Effort, KnownMembers,
+        Effort, KnownMembers, ephemeral,
         v3::{Memory, Request, SyncFilter, respond},
     },
     view::{
@@ -375,4 +375,43 @@ async fn a_room_that_ten_thousand_have_read_begins_with_the_newest_receipts_and_
     assert_eq!(readers(&receipts, &second).len(), 30);
     assert_eq!(readers(&receipts, &first).len(), most - 30 + 1);
     assert_eq!(world.receipts("ann", Some(newest)).0, Value::Null, "nothing moved since");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_thousand_who_type_those_who_began_first_are_listed() {
+    let world = World::new().await;
+    let typing = |user: usize, until_ms| {
+        let user_id = user_id(&format!("member-{user}"));
+        let body = RoomTyping { room_id: world.room_id.clone(), user_id, until_ms, since: None };
+        NewRecord::new(Stream::ephemeral(&world.room_id), Origin::server(), &Command::from(body))
+    };
+    let record = async |records: Vec<NewRecord>| {
+        let appended = world.log.append(Batch { expect: Vec::new(), records }).await.unwrap();
+        let mut head = world.engine.head().follow();
+        head.wait_for(|head| *head >= appended.last).await.unwrap();
+    };
+    let listed = |since| {
+        let (event, _) = world.count("ann", |view, room| ephemeral::typing(view, room, since));
+        let event = event.unwrap().map(|event| event.get().to_owned()).unwrap_or_default();
+        println!("{} bytes for those who type", event.len());
+        assert!(event.len() < 1000, "{event}");
+        let event: Value = serde_json::from_str(&event).unwrap();
+        let users = event["content"]["user_ids"].as_array().cloned().unwrap_or_default();
+        users.iter().map(|user| user.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    // The last by name begin first.
+    record((0..2000).rev().map(|user| typing(user, 1000)).collect()).await;
+    let at = world.engine.head().offset();
+    let first = listed(None);
+    assert_eq!(first.len(), limits::TYPISTS);
+    assert!(first.iter().all(|user| user.starts_with("@member-19")), "{first:?}");
+    // Whoever else begins, the list stays.
+    record(vec![typing(2000, 1000)]).await;
+    assert_eq!(listed(Some(at)), first);
+    // The next one takes the place of one who stopped.
+    record(vec![typing(1999, 0)]).await;
+    let next = listed(Some(at));
+    assert_eq!(next.len(), limits::TYPISTS);
+    assert!(!next.contains(&"@member-1999:test".to_owned()), "{next:?}");
+    assert!(next.contains(&"@member-1979:test".to_owned()), "{next:?}");
 }

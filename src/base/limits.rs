@@ -35,12 +35,6 @@ pub const EVENT_FIELD_BYTES: usize = 255;
 /// microseconds for each; beyond this the disk sync is shared well enough.
 pub const COMMIT_PROPOSALS: usize = 48;
 
-/// Receipts and typing notices decided in one commit: each takes some microseconds to decide.
-pub const COMMIT_PASSING: usize = 1000;
-
-/// Receipts in one record, with some margin below the largest payload.
-pub const RECEIPTS_BYTES: usize = 160 * 1024;
-
 /// Initial state events and invites of a room. Each is authorised, hashed and signed before other
 /// proposals on that thread.
 pub const ROOM_EVENTS: usize = 500;
@@ -554,14 +548,6 @@ pub const STATUS_MSG_BYTES: usize = 1024;
 /// How long after an action a user counts as active (client-server API, "Last active ago"). The
 /// shorter it is, the more often others are told that it has passed.
 pub const CURRENTLY_ACTIVE: Duration = Duration::from_secs(60);
-
-/// The shortest time between two recorded changes of a user's presence, unless they set it
-/// themselves. A client that changes it with every sync costs at most a record each second.
-pub const PRESENCE_REST: Duration = Duration::from_secs(1);
-
-/// How long presence changes are collected before waiting syncs are woken for them. In a room of
-/// thousands, someone's presence changes all the time, and each change would wake thousands.
-pub const PRESENCE_WAVE: Duration = Duration::from_secs(1);
 
 /// Presence changes that are recorded together, to share a disk sync.
 pub const PRESENCE_BATCH: usize = 64;
