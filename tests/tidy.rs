@@ -72,7 +72,7 @@ const LONG_FILES: [(&str, usize); 10] = [
     ("src/edge/http/tests/mod.rs", 970),
     ("src/read/notifications/rules.rs", 930),
     ("tests/history.rs", 1014),
-    ("tests/integration/api/sliding.rs", 892),
+    ("tests/integration/api/sliding.rs", 871),
     ("tests/integration/api/sync.rs", 828),
     ("tests/integration/api/threepids.rs", 1510),
     ("tests/integration/backup.rs", 845),

@@ -587,16 +587,19 @@ pub const SIGNATURES: usize = 64;
 /// rooms each. Others are in files.
 pub const SLIDING_BYTES: u64 = 128 << 20;
 
-/// Bytes of the files of sliding sync connections: tens of thousands of connections with 1,000 rooms
-/// each. Beyond this, the clients that have been away longest start over.
+/// Bytes of the files of sliding sync connections, and of what is written to them in an hour: tens of
+/// thousands of connections with 1,000 rooms each. Beyond this, the clients that have been away
+/// longest start over.
 pub const SLIDING_FILES_BYTES: u64 = 1 << 30;
+
+/// Bytes of the file of one session: hundreds of thousands of rooms.
+pub const SLIDING_FILE_BYTES: usize = 4 << 20;
 
 /// After this time without news for its connection, a client starts over.
 pub const SLIDING_FILES_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How often the connections of sliding sync that have changed are written to files. After a crash,
-/// their clients are sent again what they were sent since.
-pub const SLIDING_WRITTEN: Duration = Duration::from_secs(3600);
+/// How often files of sliding sync connections that are no longer needed are removed.
+pub const SLIDING_FILES_SWEPT: Duration = Duration::from_secs(3600);
 
 /// Sliding-sync connections of one session. Clients have two or three.
 pub const SLIDING_CONNECTIONS: usize = 8;

@@ -280,6 +280,7 @@ async fn serve(
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
     let last_seen = Arc::clone(&app.last_seen);
+    let syncing = Arc::clone(&app);
     let for_clients = https.as_ref().map(|https| Arc::clone(&https.certificate));
     let for_federation = federation.as_ref().and_then(|listening| listening.certificate.clone());
     let federated = federation.map(|listening| {
@@ -339,6 +340,8 @@ async fn serve(
 
     tasks.end().await;
     last_seen::note_all(&last_seen, &core.engine).await;
+    // After the last answer. A panic is logged, and some clients start over.
+    let _ = threads::spawn_blocking(move || syncing.sync.connections.write_all()).await;
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;
     close(&config.server.data_dir, search, core, snapshots).await;
     otlp::end().await;

@@ -256,28 +256,29 @@ pub(super) async fn begin(
     });
     tasks.wait_for("sweep", sweeper);
     let again = (Arc::clone(&app), tasks.shutdown.clone());
-    let writer = tasks.keep("sliding sync connections", move || {
+    let sweeper = tasks.keep("files of sliding sync", move || {
         let (app, shutdown) = again.clone();
-        write_connections(app, shutdown)
+        sweep_connections(app, shutdown)
     });
-    tasks.wait_for("sliding sync connections", writer);
+    tasks.wait_for("files of sliding sync", sweeper);
     let keeper = tasks.keep("snapshots", move || Arc::clone(&snapshots).run());
     tasks.wait_for("snapshots", keeper);
 }
 
-/// Writes the connections of sliding sync to files from time to time, and when the server stops.
-async fn write_connections(app: Arc<api::Server>, shutdown: Shutdown) {
+/// Removes files of sliding sync connections that are no longer needed, until the server stops.
+async fn sweep_connections(app: Arc<api::Server>, shutdown: Shutdown) {
     while !shutdown.is_given() {
+        let swept = Arc::clone(&app);
+        let sweep = move || {
+            let live = swept.engine.state().accounts.sessions();
+            swept.sync.connections.sweep_files(swept.engine.clock().now_ms(), &live);
+        };
+        // A panic is logged, and the rest is removed the next time.
+        let _ = threads::spawn_blocking(sweep).await;
         tokio::select! {
-            () = tokio::time::sleep(limits::SLIDING_WRITTEN) => {}
+            () = tokio::time::sleep(limits::SLIDING_FILES_SWEPT) => {}
             () = shutdown.given() => {}
         }
-        let app = Arc::clone(&app);
-        // A panic is logged, and what could not be written is written the next time.
-        let _ = threads::spawn_blocking(move || {
-            app.sync.connections.write_all(app.engine.clock().now_ms());
-        })
-        .await;
     }
 }
 

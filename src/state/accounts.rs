@@ -1,7 +1,7 @@
 //! Accounts: users, their passwords, devices, tokens, profiles, account data and filters.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -317,6 +317,16 @@ impl Accounts {
         let mut ids: Vec<_> = self.users.iter().map(|entry| entry.key().clone()).collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// The sessions of all devices that are logged in.
+    pub fn sessions(&self) -> HashSet<Offset> {
+        let mut sessions = HashSet::new();
+        for user in &self.users {
+            let account = user.value().read();
+            sessions.extend(account.active_devices().map(|(_, device)| device.session));
+        }
+        sessions
     }
 
     /// Shows `look` each user with the record of the registration, in no order.

@@ -464,7 +464,7 @@ impl<'a> Truth<'a> {
             assert_eq!(has.receipts, receipts, "{room_id}");
         }
         if ask.typing {
-            let (typing, _) = state.typing();
+            let typing = state.typing();
             let typing: BTreeSet<_> = typing.iter().map(|(user, _)| user.to_string()).collect();
             assert_eq!(has.typing, typing, "{room_id}");
         }

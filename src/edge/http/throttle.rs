@@ -234,12 +234,12 @@ impl Limiters {
         let units = u32::try_from(body_bytes.div_ceil(WRITTEN_UNIT)).unwrap_or(u32::MAX);
         let units = NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN);
         let too_much = |message| move |wait| TooMuch { wait, message };
-        self.written
-            .take_many(&who, units)
-            .map_err(too_much("You have written too much data in a short time."))?;
         self.daily
             .take_many(&who, units)
-            .map_err(too_much("You have written as much data as one account may in a day."))
+            .map_err(too_much("You have written as much data as one account may in a day."))?;
+        self.written
+            .take_many(&who, units)
+            .map_err(too_much("You have written too much data in a short time."))
     }
 
     fn take_of_class(&self, class: Class, who: &RateKey) -> Result<(), Duration> {

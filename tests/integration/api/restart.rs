@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::user;
+use super::sliding::{Slide, public_room, rooms, window};
+use super::{texts, user};
 use crate::harness::{TestServer, User, encode};
 
 const PASSING: [&str; 4] = ["age", "last_active_ago", "last_seen_ts", "last_seen_ip"];
@@ -160,4 +161,39 @@ async fn every_answer_is_the_same_after_a_restart() {
     server.restart().await;
     let ann = User { http: server.http(), ..ann };
     ann.get("/account/whoami").await.refused(401, "M_UNKNOWN_TOKEN");
+}
+
+#[tokio::test]
+async fn a_sliding_sync_connection_goes_on_after_a_restart_and_starts_over_after_a_crash() {
+    crate::harness::nodes::one_server!("a connection ends with its node");
+    let mut server = TestServer::start().await;
+    let ann = user(&server, "ann").await;
+    let (room_id, other) = (public_room(&ann, "x").await, public_room(&ann, "y").await);
+    let mut slide = Slide::new(&ann);
+    let body = window(0, 9, 5);
+    slide.next(&body).await;
+    // Nothing is sent again, whether the last response has been confirmed or not.
+    for text in ["one", "two"] {
+        slide.user.send_text(&room_id, text, text).await;
+        server.stop();
+        server.restart().await;
+        slide.user.http = server.http();
+        let answer = slide.next(&body).await;
+        assert_eq!(rooms(&answer), std::slice::from_ref(&room_id), "{answer}");
+        let room = &answer["rooms"][&room_id];
+        assert_eq!((room.get("initial"), texts(&room["timeline"])), (None, vec![text.to_owned()]));
+        let nothing = slide.next(&body).await;
+        assert_eq!(rooms(&nothing), [""; 0], "{nothing}");
+    }
+    // What the client was sent since that start is in no file.
+    server.kill9();
+    server.restart().await;
+    slide.user.http = server.http();
+    slide.try_at(slide.pos.as_deref(), 0, &body).await.refused(400, "M_UNKNOWN_POS");
+    slide.pos = None;
+    let answer = slide.next(&body).await;
+    assert_eq!(answer["rooms"][&other]["initial"], true, "{answer}");
+    let room = &answer["rooms"][&room_id];
+    assert_eq!(room["initial"], true, "{answer}");
+    assert!(texts(&room["timeline"]).ends_with(&["one".to_owned(), "two".to_owned()]), "{answer}");
 }

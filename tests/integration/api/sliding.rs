@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{each, event_ids, next_batch, server, string, texts, user};
-use crate::harness::{Answer, Direction, TestServer, User, encode};
+use crate::harness::{Answer, Direction, User, encode};
 
 const PATH: &str = "/_matrix/client/unstable/org.matrix.simplified_msc3575/sync";
 
 /// One connection: it remembers its `pos`.
-struct Slide {
-    user: User,
-    pos: Option<String>,
+pub(super) struct Slide {
+    pub(super) user: User,
+    pub(super) pos: Option<String>,
 }
 
 impl Slide {
-    fn new(user: &User) -> Self {
+    pub(super) fn new(user: &User) -> Self {
         Self { user: user.clone(), pos: None }
     }
 
-    async fn try_at(&self, pos: Option<&str>, timeout_ms: u64, body: &Value) -> Answer {
+    pub(super) async fn try_at(&self, pos: Option<&str>, timeout_ms: u64, body: &Value) -> Answer {
         let mut path = format!("{PATH}?timeout={timeout_ms}");
         if let Some(pos) = pos {
             path.push_str(&format!("&pos={pos}"));
@@ -31,7 +31,7 @@ impl Slide {
     }
 
     /// What comes next, now.
-    async fn next(&mut self, body: &Value) -> Value {
+    pub(super) async fn next(&mut self, body: &Value) -> Value {
         let answer = self.try_at(self.pos.as_deref(), 0, body).await.ok();
         self.pos = Some(string(&answer, "pos"));
         answer
@@ -59,7 +59,7 @@ async fn finished(waiting: JoinHandle<(Answer, Duration)>) -> Value {
 }
 
 /// A request with one list of this range and limit, and no state but the name.
-fn window(first: u64, last: u64, timeline_limit: u64) -> Value {
+pub(super) fn window(first: u64, last: u64, timeline_limit: u64) -> Value {
     json!({ "lists": { "all": {
         "ranges": [[first, last]],
         "timeline_limit": timeline_limit,
@@ -73,7 +73,7 @@ fn with(mut body: Value, pointer: &str, value: Value) -> Value {
     body
 }
 
-fn rooms(answer: &Value) -> Vec<String> {
+pub(super) fn rooms(answer: &Value) -> Vec<String> {
     answer["rooms"].as_object().expect("rooms").keys().cloned().collect()
 }
 
@@ -82,7 +82,7 @@ fn sorted(mut ids: Vec<String>) -> Vec<String> {
     ids
 }
 
-async fn public_room(ann: &User, name: &str) -> String {
+pub(super) async fn public_room(ann: &User, name: &str) -> String {
     ann.create_room(json!({ "preset": "public_chat", "name": name })).await
 }
 
@@ -245,52 +245,6 @@ async fn connections_of_other_names_know_nothing_of_each_other() {
     assert_eq!(anew.next(&bodies[0]["x"]).await["rooms"][&room_id]["initial"], true);
     slides[0].try_at(pos, 0, &bodies[0]["x"]).await.refused(400, "M_UNKNOWN_POS");
     slides[1].next(&bodies[1]["x"]).await;
-}
-
-#[tokio::test]
-async fn a_connection_goes_on_after_a_restart_and_after_a_crash() {
-    crate::harness::nodes::one_server!("a connection ends with its node");
-    let mut server = TestServer::start().await;
-    let ann = user(&server, "ann").await;
-    let (room_id, other) = (public_room(&ann, "x").await, public_room(&ann, "y").await);
-    let mut slide = Slide::new(&ann);
-    let body = window(0, 9, 5);
-    slide.next(&body).await;
-    slide.next(&body).await;
-    // Nothing is sent again.
-    ann.send_text(&room_id, "1", "one").await;
-    server.stop();
-    server.restart().await;
-    slide.user.http = server.http();
-    let answer = slide.next(&body).await;
-    assert_eq!(rooms(&answer), std::slice::from_ref(&room_id), "{answer}");
-    let room = &answer["rooms"][&room_id];
-    assert_eq!((room.get("initial"), texts(&room["timeline"])), (None, vec!["one".to_owned()]));
-    // What was sent since that start is sent again, and no more.
-    for text in ["two", "three"] {
-        slide.user.send_text(&room_id, text, text).await;
-        let answer = slide.next(&body).await;
-        assert_eq!(texts(&answer["rooms"][&room_id]["timeline"]), [text]);
-    }
-    server.kill9();
-    server.restart().await;
-    slide.user.http = server.http();
-    slide.user.send_text(&room_id, "four", "four").await;
-    let answer = slide.next(&body).await;
-    let room = &answer["rooms"][&room_id];
-    assert_eq!(room.get("initial"), None, "{answer}");
-    let texts_again = texts(&room["timeline"]);
-    assert_eq!(texts_again[texts_again.len() - 3..], ["two", "three", "four"], "{answer}");
-    assert!(answer["rooms"].get(&other).is_none(), "{answer}");
-    assert!(slide.next(&body).await["rooms"].as_object().is_some_and(|rooms| rooms.is_empty()));
-    // Without its file, the client starts over.
-    server.kill9();
-    std::fs::remove_dir_all(server.data_dir().join("sliding")).expect("a directory");
-    server.restart().await;
-    slide.user.http = server.http();
-    slide.try_at(slide.pos.as_deref(), 0, &body).await.refused(400, "M_UNKNOWN_POS");
-    slide.pos = None;
-    assert_eq!(slide.next(&body).await["rooms"][&room_id]["initial"], true);
 }
 
 #[tokio::test]

@@ -2,8 +2,9 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    hash::Hash,
+    hash::{Hash, Hasher},
     mem::size_of,
+    ops::Deref,
     sync::Arc,
 };
 
@@ -21,7 +22,7 @@ use logcabin_record::Offset;
 pub(super) struct ClientRooms {
     /// Ordered by `room`.
     rooms: Vec<Entry>,
-    ways: Shared<SentRoom>,
+    ways: Shared<Way>,
     states: Shared<RequiredState>,
     /// The sum of [`RequiredState::weight`].
     states_weight: u64,
@@ -35,9 +36,41 @@ struct Entry {
     /// The offset of the room's creation.
     room: Offset,
     /// How it was sent, but for the start of its timeline, which rooms do not share.
-    way: Arc<SentRoom>,
+    way: Arc<Way>,
     timeline_start: Offset,
     members: MemberEvents,
+}
+
+/// Required states by their addresses, each with the shared copy of it.
+type SharedStates = HashMap<*const RequiredState, (Arc<RequiredState>, Arc<RequiredState>)>;
+
+/// How rooms were sent, with a required state that is there once. So it is compared by its address:
+/// a client may choose many states that take long to compare.
+#[derive(Clone, Debug)]
+struct Way(SentRoom);
+
+impl Deref for Way {
+    type Target = SentRoom;
+
+    fn deref(&self) -> &SentRoom {
+        &self.0
+    }
+}
+
+impl PartialEq for Way {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state) && self.0 == other.0
+    }
+}
+
+impl Eq for Way {}
+
+impl Hash for Way {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let SentRoom { form, events, receipts, typing, account_data, state, .. } = &self.0;
+        (form, events, receipts, typing, account_data, Arc::as_ptr(state)).hash(hasher);
+        (self.timeline_limit, self.timeline_start, self.is_dm).hash(hasher);
+    }
 }
 
 /// What a client has of a room.
@@ -86,7 +119,7 @@ impl ClientRooms {
     /// What the client has of the room that was created at this offset.
     pub(super) fn get(&self, room: Offset) -> Option<ClientRoom> {
         let entry = self.rooms.get(self.index(room).ok()?)?;
-        let sent = SentRoom { timeline_start: entry.timeline_start, ..SentRoom::clone(&entry.way) };
+        let sent = SentRoom { timeline_start: entry.timeline_start, ..entry.way.0.clone() };
         Some(ClientRoom { sent, members: entry.members.iter().collect() })
     }
 
@@ -97,17 +130,19 @@ impl ClientRooms {
     /// Notes what the client has been sent. Each room is named once.
     pub(super) fn apply(&mut self, changes: Vec<(Offset, RoomChange)>) {
         let (mut new, mut gone) = (Vec::new(), HashSet::new());
+        // What is no longer held is released last, so that no state comes twice meanwhile.
+        let (mut states, mut released) = (HashMap::new(), Vec::new());
         for (room, change) in changes {
             let index = self.index(room);
             match (change, index) {
                 (RoomChange::Sent { sent, members, all_members }, _) => {
                     let timeline_start = sent.timeline_start;
-                    let way = self.hold(sent);
+                    let way = self.hold(sent, &mut states);
                     let known = index.ok().and_then(|index| self.rooms.get_mut(index));
                     match known {
                         Some(entry) => {
                             entry.timeline_start = timeline_start;
-                            let before = std::mem::replace(&mut entry.way, way);
+                            released.push(std::mem::replace(&mut entry.way, way));
                             if all_members || !members.is_empty() {
                                 let kept = (!all_members).then(|| entry.members.iter());
                                 let all = kept.into_iter().flatten().chain(members).collect();
@@ -117,7 +152,6 @@ impl ClientRooms {
                                 self.members += entry.members.count();
                                 self.members_bytes += entry.members.bytes();
                             }
-                            self.release(&before);
                         }
                         None => {
                             let members = MemberEvents::new(members);
@@ -133,6 +167,7 @@ impl ClientRooms {
                 (RoomChange::Gone, Err(_)) => {}
             }
         }
+        released.iter().for_each(|way| self.release(way));
         if !gone.is_empty() {
             self.remove(&gone);
         }
@@ -144,7 +179,8 @@ impl ClientRooms {
         }
         // Forgotten members are sent again, which is allowed.
         if self.members > limits::SLIDING_MEMBERS {
-            self.forget_members();
+            self.rooms.iter_mut().for_each(|entry| entry.members = MemberEvents::default());
+            (self.members, self.members_bytes) = (0, 0);
         }
     }
 
@@ -159,12 +195,6 @@ impl ClientRooms {
         }
     }
 
-    /// Forgets which member events were sent. They are sent again when a timeline needs them.
-    pub(super) fn forget_members(&mut self) {
-        self.rooms.iter_mut().for_each(|entry| entry.members = MemberEvents::default());
-        (self.members, self.members_bytes) = (0, 0);
-    }
-
     pub(super) fn stored(&self) -> StoredRooms {
         let mut state_index = HashMap::new();
         let mut states = Vec::new();
@@ -177,7 +207,7 @@ impl ClientRooms {
         for way in self.ways.0.keys() {
             let Some(state) = state_index.get(&Arc::as_ptr(&way.state)) else { continue };
             way_index.insert(Arc::as_ptr(way), ways.len());
-            ways.push((*state, SentRoom::clone(way)));
+            ways.push((*state, way.0.clone()));
         }
         let rooms = self.rooms.iter().filter_map(|entry| {
             Some(StoredRoom {
@@ -197,19 +227,27 @@ impl ClientRooms {
         rooms.filter(|room| !others.contains(room)).collect()
     }
 
-    fn hold(&mut self, mut sent: SentRoom) -> Arc<SentRoom> {
+    /// The shared way in which a room was sent. `states` has the shared copies of the states of one
+    /// response, which are few, and each of them is looked up once.
+    fn hold(&mut self, mut sent: SentRoom, states: &mut SharedStates) -> Arc<Way> {
         sent.timeline_start = Offset::ZERO;
-        if let Some(held) = self.ways.again(&sent) {
+        let shared = states.entry(Arc::as_ptr(&sent.state)).or_insert_with(|| {
+            let shared = self.states.get(&sent.state).unwrap_or_else(|| Arc::clone(&sent.state));
+            (Arc::clone(&sent.state), shared)
+        });
+        sent.state = Arc::clone(&shared.1);
+        let way = Way(sent);
+        if let Some(held) = self.ways.again(&way) {
             return held;
         }
-        sent.state = self.states.again(&sent.state).unwrap_or_else(|| {
-            self.states_weight += sent.state.weight();
-            self.states.first(Arc::clone(&sent.state))
-        });
-        self.ways.first(Arc::new(sent))
+        if self.states.again(&way.state).is_none() {
+            self.states_weight += way.state.weight();
+            self.states.first(Arc::clone(&way.state));
+        }
+        self.ways.first(Arc::new(way))
     }
 
-    fn release(&mut self, way: &Arc<SentRoom>) {
+    fn release(&mut self, way: &Arc<Way>) {
         if self.ways.release(way) && self.states.release(&way.state) {
             self.states_weight -= way.state.weight();
         }
@@ -235,10 +273,14 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T: Eq + Hash> Shared<T> {
+    fn get(&self, value: &T) -> Option<Arc<T>> {
+        self.0.get_key_value(value).map(|(held, _)| Arc::clone(held))
+    }
+
     /// A value that is there, for one more holder.
     fn again(&mut self, value: &T) -> Option<Arc<T>> {
         *self.0.get_mut(value)? += 1;
-        self.0.get_key_value(value).map(|(held, _)| Arc::clone(held))
+        self.get(value)
     }
 
     /// A value that is not there yet, for its first holder.
@@ -308,14 +350,15 @@ mod tests {
     use crate::sync::sliding::connection::{Form, SentUpTo};
     use proptest::prelude::*;
 
-    fn sent(timeline_limit: usize, timeline_start: u64) -> SentRoom {
+    fn sent(timeline_limit: usize, timeline_start: u64, state: &[&str]) -> SentRoom {
+        let pairs = state.iter().map(|kind| ((*kind).to_owned(), String::new())).collect();
         SentRoom {
             form: Form::Joined,
             events: SentUpTo::Current,
             receipts: SentUpTo::Nothing,
             typing: SentUpTo::Nothing,
             account_data: SentUpTo::Nothing,
-            state: Arc::default(),
+            state: Arc::new(RequiredState::new(ruma::user_id!("@ann:test"), pairs)),
             timeline_limit,
             timeline_start: Offset::new(timeline_start),
             is_dm: false,
@@ -326,9 +369,11 @@ mod tests {
         let members = prop::collection::vec((1_u64..1 << 40).prop_map(Offset::new), 0..4);
         prop_oneof![
             Just(RoomChange::Gone),
-            (0..3_usize, 1..99_u64, members, any::<bool>()).prop_map(
-                |(limit, start, members, all_members)| {
-                    RoomChange::Sent { sent: sent(limit, start), members, all_members }
+            (0..6_usize, 1..99_u64, members, any::<bool>()).prop_map(
+                |(number, start, members, all_members)| {
+                    let state = &["a", "b"][..number % 3];
+                    let sent = sent(number / 3, start, state);
+                    RoomChange::Sent { sent, members, all_members }
                 }
             ),
         ]
@@ -367,9 +412,13 @@ mod tests {
                 }
                 let members: usize = model.values().map(|of| of.1.len()).sum();
                 prop_assert_eq!(rooms.members, members);
-                let ways: HashSet<_> = model.values().map(|of| of.0.timeline_limit).collect();
+                let states: HashSet<_> = model.values().map(|of| &of.0.state).collect();
+                prop_assert_eq!(rooms.states.0.len(), states.len());
+                let ways: HashSet<_> =
+                    model.values().map(|of| (&of.0.state, of.0.timeline_limit)).collect();
                 prop_assert_eq!(rooms.ways.0.len(), ways.len());
-                prop_assert_eq!(rooms.states.0.len(), usize::from(!model.is_empty()));
+                let weight: u64 = states.iter().map(|state| state.weight()).sum();
+                prop_assert_eq!(rooms.states_weight, weight);
             }
             let all: Vec<_> = (0..10).map(|room| (Offset::new(room), RoomChange::Gone)).collect();
             rooms.apply(all);
@@ -382,7 +431,7 @@ mod tests {
         let mut rooms = ClientRooms::default();
         let of = |room: u64| {
             let members = (1..=5).map(|member| Offset::new(room + 200 * member)).collect();
-            let sent = sent(20, room + 5000);
+            let sent = sent(20, room + 5000, &["m.room.name", "m.room.create"]);
             (Offset::new(room), RoomChange::Sent { sent, members, all_members: true })
         };
         rooms.apply((1..=1000).map(|room| of(room * 1000)).collect());

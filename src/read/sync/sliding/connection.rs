@@ -5,14 +5,12 @@
 //! response is sent again, from what the client has. Any other `pos` is unknown.
 //!
 //! The memory for this is bounded. What is evicted is written to a file ([`files`](super::files)),
-//! and so is everything from time to time and when the server stops. A client that comes back goes
-//! on from the file: it has what is noted there, and is sent everything since. A part of that may be
-//! what it was sent already, as after a lost response. Only if there is no file does it get
-//! `M_UNKNOWN_POS` and start over.
+//! and so is everything when the server stops. There, too, only these positions are known: what a
+//! client has dropped since an earlier one, such as a room that it left, would not be sent again.
+//! With any other `pos`, it gets `M_UNKNOWN_POS` and starts over.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    hash::{Hash, Hasher},
     path::Path,
     sync::{
         Arc,
@@ -24,7 +22,6 @@ use parking_lot::Mutex;
 use quick_cache::{DefaultHashBuilder, Lifecycle, Weighter, sync::Cache};
 use ruma::OwnedRoomId;
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
 use super::{
     client_rooms::ClientRooms,
@@ -33,7 +30,10 @@ use super::{
     rules::{RequiredState, Rules},
 };
 use crate::view::token::{Pos, Token};
-use logcabin_base::{background::lock_at_length, limits};
+use logcabin_base::{
+    background::{at_length, lock_at_length},
+    limits,
+};
 use logcabin_record::{Epoch, Offset};
 
 /// All connections. The cache is bounded; the least recently used sessions are evicted.
@@ -41,6 +41,8 @@ use logcabin_record::{Epoch, Offset};
 pub struct Connections {
     sessions: Cache<Offset, CacheEntry, ByWeight, DefaultHashBuilder, Evicted>,
     files: Option<ConnectionFiles>,
+    /// Held while connections are read from a file, so that there is one copy of them.
+    reading: Mutex<()>,
     /// The last ticket. It starts at a random number, so that none is repeated after a restart.
     ticket: AtomicU64,
 }
@@ -58,8 +60,10 @@ struct Slot {
     came_from: Mutex<Option<Token>>,
     /// In bytes, as of the last response, so that it is known without waiting for the lock.
     weight: AtomicU64,
-    /// The ticket of what the client had when that was written to a file; 0 before.
+    /// The ticket of the newest response that was written to a file; 0 before.
     written: AtomicU64,
+    /// It was read from a file.
+    is_read: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -123,10 +127,6 @@ pub(super) struct Connection {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClientState {
     pub(super) ticket: u64,
-    /// The position that the `pos` with this ticket names.
-    named: Offset,
-    /// It comes from a file: the client may have more.
-    is_older: bool,
     /// The position; [`Offset::ZERO`] before the first response.
     pub(super) at: Offset,
     /// A fingerprint of the last request's rules.
@@ -154,15 +154,6 @@ pub(super) struct SentRoom {
     /// All visible events from here on were sent.
     pub(super) timeline_start: Offset,
     pub(super) is_dm: bool,
-}
-
-impl Hash for SentRoom {
-    /// Without the required state, which is long, and mostly goes with the limit.
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Self { form, events, receipts, typing, account_data, state: _, .. } = self;
-        (form, events, receipts, typing, account_data).hash(hasher);
-        (self.timeline_limit, self.timeline_start, self.is_dm).hash(hasher);
-    }
 }
 
 /// How a room was sent.
@@ -241,7 +232,7 @@ impl Connections {
         // entry larger than itself, and a client whose connection is not kept would start over
         // forever.
         let sessions = Cache::with(32, bytes, ByWeight, DefaultHashBuilder::default(), Evicted);
-        Self { sessions, files: None, ticket }
+        Self { sessions, files: None, reading: Mutex::default(), ticket }
     }
 
     /// Writes connections to files below `data_dir`, and reads them there.
@@ -251,47 +242,50 @@ impl Connections {
     }
 
     /// The connection with this name in a session as of `pos`; a new one in its place without a
-    /// `pos`. A `pos` must be one that this server may have given out: not beyond the log's end.
+    /// `pos`.
     ///
     /// # Errors
-    /// When `pos` is not one of the connection's last two, and there is no file of the connection.
+    /// When `pos` is not one of the connection's last two, or was forgotten.
     pub fn resume(
         &self,
         session: Offset,
         name: &str,
         pos: Option<Pos>,
     ) -> Result<Resumed, UnknownPos> {
-        let kept = self.sessions.get(&session).map(|kept| kept.connections);
+        let connections = self.of_session(session);
+        let mut of_session = connections.lock();
+        let before = of_session.iter().find(|(other, _)| **other == *name);
+        let before = before.map(|(_, slot)| Arc::clone(slot));
         let Some(pos) = pos else {
-            // One connection that starts over leaves the others as they are.
-            let connections = kept.or_else(|| self.read(session)).unwrap_or_default();
             let slot = Slot { id: self.next_ticket(), ..Slot::default() };
-            let mut of_session = connections.lock();
-            if let Some(before) = of_session.iter().find(|(other, _)| **other == *name) {
-                *slot.came_from.lock() = *before.1.came_from.lock();
-            }
+            *slot.came_from.lock() = before.and_then(|before| *before.came_from.lock());
             let slot = Arc::new(slot);
             put(&mut of_session, name, &slot);
             drop(of_session);
             self.keep(session, Arc::clone(&connections));
             return Ok(Resumed { slot, connections, session, name: name.into(), ticket: 0 });
         };
-        let is_read = kept.is_none();
-        let connections = kept.or_else(|| self.read(session)).ok_or(UnknownPos)?;
-        let mut of_session = connections.lock();
-        let used = of_session.iter().find(|(other, _)| **other == *name).ok_or(UnknownPos)?;
-        let slot = Arc::clone(&used.1);
+        let slot = before.filter(|slot| slot.id == pos.connection).ok_or(UnknownPos)?;
         put(&mut of_session, name, &slot);
         drop(of_session);
-        if slot.id != pos.connection {
-            return Err(UnknownPos);
-        }
         lock_at_length(&slot.connection).arrived(pos)?;
         *slot.came_from.lock() = None;
-        if is_read {
-            self.keep(session, Arc::clone(&connections));
-        }
         Ok(Resumed { slot, connections, session, name: name.into(), ticket: pos.ticket })
+    }
+
+    /// The connections of a session: in memory, in its file, or none yet.
+    fn of_session(&self, session: Offset) -> Arc<Mutex<OfSession>> {
+        let kept = || self.sessions.get(&session).map(|kept| kept.connections);
+        kept().unwrap_or_else(|| {
+            at_length(|| {
+                let _one_copy = self.reading.lock();
+                kept().unwrap_or_else(|| {
+                    let connections = self.read(session).unwrap_or_default();
+                    self.keep(session, Arc::clone(&connections));
+                    connections
+                })
+            })
+        })
     }
 
     fn next_ticket(&self) -> u64 {
@@ -325,13 +319,13 @@ impl Connections {
         }
         resumed.slot.weight.store(connection.weight(), Ordering::Relaxed);
         drop(connection);
-        // It may have been evicted while the client waited.
-        let kept = self.sessions.get(&resumed.session).map(|kept| kept.connections);
-        let connections = kept.unwrap_or_else(|| Arc::clone(&resumed.connections));
+        let connections = self.of_session(resumed.session);
         if !Arc::ptr_eq(&connections, &resumed.connections) {
+            // They were evicted while the client waited, and what was read again is older, unless
+            // the client has started over.
             let mut of_session = connections.lock();
             let other = of_session.iter().find(|(other, _)| *other == resumed.name);
-            if other.is_some_and(|(_, other)| other.id == resumed.slot.id) {
+            if other.is_none_or(|(_, other)| other.is_read || other.id == resumed.slot.id) {
                 put(&mut of_session, &resumed.name, &resumed.slot);
             }
         }
@@ -347,11 +341,12 @@ impl Connections {
         let mut evicted = Vec::new();
         let entry = CacheEntry { connections, weight };
         self.sessions.insert_with_lifecycle(session, entry, &mut evicted);
-        for (other, kept) in evicted {
-            // An entry that is replaced counts as evicted, too.
-            if other != session || !self.sessions.contains_key(&session) {
-                self.write(other, &kept.connections);
-            }
+        // An entry that is replaced counts as evicted, too.
+        evicted.retain(|(other, _)| *other != session || !self.sessions.contains_key(&session));
+        if !evicted.is_empty() {
+            at_length(|| {
+                evicted.iter().for_each(|(other, kept)| self.write(*other, &kept.connections));
+            });
         }
     }
 
@@ -364,7 +359,8 @@ impl Connections {
             let connection = Connection::restored(has, last)?;
             let weight = AtomicU64::new(connection.weight());
             let connection = Mutex::new(connection);
-            let slot = Slot { id, connection, weight, written, ..Slot::default() };
+            let came_from = Mutex::default();
+            let slot = Slot { id, connection, came_from, weight, written, is_read: true };
             of_session.push_back((name, Arc::new(slot)));
         }
         Some(Arc::new(Mutex::new(of_session)))
@@ -373,30 +369,41 @@ impl Connections {
     /// Writes the connections of a session to its file, unless there is nothing new in them.
     fn write(&self, session: Offset, connections: &Mutex<OfSession>) {
         let Some(files) = &self.files else { return };
+        // Whoever writes later, writes what is newer.
+        let mut writer = files.writer();
         let of_session: Vec<_> = connections.lock().iter().cloned().collect();
-        let (mut stored, mut is_new) = (Vec::new(), false);
+        let (mut stored, mut newest) = (Vec::new(), Vec::new());
         for (name, slot) in of_session {
             let connection = lock_at_length(&slot.connection);
             let (has, last) = connection.stored();
+            drop(connection);
             // A client that has nothing can as well start over.
-            if let Some(newest) = last.as_ref().or(has.as_ref()) {
-                is_new |= slot.written.swap(newest.ticket, Ordering::Relaxed) != newest.ticket;
+            if let Some(ticket) = last.as_ref().or(has.as_ref()).map(|state| state.ticket) {
                 stored.push(StoredConnection { name, id: slot.id, has, last });
+                newest.push((slot, ticket));
             }
         }
-        if is_new && let Err(error) = files.write(session, &stored) {
-            warn!(%error, "the connections of a client are not written, and it may start over");
+        let is_new =
+            |(slot, ticket): &(Arc<Slot>, u64)| slot.written.load(Ordering::Relaxed) != *ticket;
+        if newest.iter().any(is_new) && writer.write(session, &stored) {
+            for (slot, ticket) in newest {
+                slot.written.store(ticket, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Writes what is new to the files, and removes those that are too old or too many. Blocks.
-    pub fn write_all(&self, now_ms: u64) {
-        let Some(files) = &self.files else { return };
+    /// Writes what is new to the files. Blocks.
+    pub fn write_all(&self) {
         for (session, kept) in self.sessions.iter() {
             self.write(session, &kept.connections);
         }
-        if let Err(error) = files.sweep(now_ms) {
-            warn!(%error, "old files of clients' connections are not removed");
+    }
+
+    /// Removes the files of sessions that are not live, those that are too old, and the oldest ones
+    /// of too many. Blocks.
+    pub fn sweep_files(&self, now_ms: u64, live: &HashSet<Offset>) {
+        if let Some(files) = &self.files {
+            files.sweep(now_ms, live);
         }
     }
 }
@@ -414,7 +421,10 @@ impl Resumed {
     /// Whether the client repeats the same request: then an attempt costs what changed, and
     /// otherwise what is requested.
     pub fn goes_on(&self, rules: &Rules) -> bool {
-        lock_at_length(&self.slot.connection).has.fingerprint == rules.fingerprint
+        let connection = lock_at_length(&self.slot.connection);
+        // The lists are not in the files.
+        let is_listed = rules.lists.iter().all(|list| connection.orders.contains_key(&list.name));
+        is_listed && connection.has.fingerprint == rules.fingerprint
     }
 
     /// For a client that starts over: its earlier position.
@@ -435,17 +445,12 @@ impl Resumed {
 impl Connection {
     /// The client has come back with this `pos`, so it has that response.
     fn arrived(&mut self, pos: Pos) -> Result<(), UnknownPos> {
-        if self.has.ticket == pos.ticket && self.has.named == pos.token.offset {
-            self.has.is_older = false;
+        if self.has.ticket == pos.ticket && self.has.at == pos.token.offset {
             return Ok(());
         }
         let known =
             |(ticket, add): &(u64, Addition)| *ticket == pos.ticket && add.at == pos.token.offset;
-        let Some(index) = self.under_way.iter().position(known) else {
-            self.has.goes_on_at(pos)?;
-            self.under_way.clear();
-            return Ok(());
-        };
+        let index = self.under_way.iter().position(known).ok_or(UnknownPos)?;
         let (ticket, addition) = self.under_way.remove(index).ok_or(UnknownPos)?;
         // Other responses to the same request, which the client lost or discarded.
         self.under_way.clear();
@@ -470,7 +475,6 @@ impl Connection {
         if let Some(has) = has {
             let (ticket, addition) = has.into_addition()?;
             connection.has.add(ticket, addition);
-            connection.has.is_older = true;
         }
         if let Some(last) = last {
             let (ticket, mut addition) = last.into_addition()?;
@@ -497,21 +501,9 @@ impl Connection {
 }
 
 impl ClientState {
-    /// The client has what is noted here, and more, up to this `pos`. It is sent everything since.
-    fn goes_on_at(&mut self, pos: Pos) -> Result<(), UnknownPos> {
-        if !self.is_older || pos.token.offset < self.at {
-            return Err(UnknownPos);
-        }
-        (self.ticket, self.named, self.is_older) = (pos.ticket, pos.token.offset, false);
-        // A client drops its members at a gap, of which there may have been some.
-        self.rooms.forget_members();
-        Ok(())
-    }
-
     fn add(&mut self, ticket: u64, addition: Addition) {
         let Addition { at, fingerprint, asked_bytes: _, counts, account_data, rooms } = addition;
         (self.ticket, self.at, self.fingerprint) = (ticket, at, fingerprint);
-        (self.named, self.is_older) = (at, false);
         (self.counts, self.account_data) = (counts, account_data);
         self.rooms.apply(rooms);
     }
@@ -596,47 +588,87 @@ mod tests {
         assert_eq!(had, [11]);
         let other = with_rooms(&connections, yours, None, 20, &[5]).expect("new").0;
         let late = with_rooms(&connections, again, None, 20, &[]).expect("new").0;
-        connections.write_all(0);
-        // What the file does not tell.
-        let (third, had) = with_rooms(&connections, mine, Some(second), 30, &[3]).expect("known");
-        assert_eq!(had, [11, 21]);
-
+        connections.write_all();
         // The last response that was written has arrived, or not.
-        let restarted = start(1 << 19);
-        let (_, had) = with_rooms(&restarted, mine, Some(second), 30, &[]).expect("a file");
-        assert_eq!(had, [11, 21]);
-        let restarted = start(1 << 29);
-        let (_, had) = with_rooms(&restarted, mine, Some(first), 30, &[]).expect("a file");
-        assert_eq!(had, [11]);
-        let (_, had) = with_rooms(&restarted, yours, Some(other), 30, &[]).expect("a file");
-        assert_eq!(had, [51]);
-        // A later one has. Members that its client may have dropped since are not counted on.
-        let restarted = start(1 << 39);
-        let (next, had) = with_rooms(&restarted, mine, Some(third), 40, &[3]).expect("a file");
-        assert_eq!(had, [10]);
-        let (_, had) = with_rooms(&restarted, mine, Some(third), 40, &[3]).expect("again");
-        assert_eq!(had, [10]);
-        let (_, had) = with_rooms(&restarted, mine, Some(next), 50, &[]).expect("known");
-        assert_eq!(had, [10, 31]);
+        for (tickets, pos, expected) in [(1 << 19, second, &[11, 21][..]), (1 << 29, first, &[11])]
+        {
+            let restarted = start(tickets);
+            let (next, had) = with_rooms(&restarted, mine, Some(pos), 30, &[3]).expect("a file");
+            assert_eq!(had, expected);
+            let (_, had) = with_rooms(&restarted, mine, Some(next), 40, &[]).expect("known");
+            assert_eq!(had, [expected, &[31]].concat());
+            let (_, had) = with_rooms(&restarted, yours, Some(other), 30, &[]).expect("a file");
+            assert_eq!(had, [51]);
+        }
 
-        // Nothing else is taken for one of its positions.
+        // Nothing else is taken for one of its positions, such as one that the file does not tell.
+        let (third, _) = with_rooms(&connections, mine, Some(second), 20, &[3]).expect("known");
         let restarted = start(1 << 49);
         for wrong in [
-            Pos { connection: first.connection + 1, ..third },
-            Pos { token: Token { offset: Offset::new(5), ..third.token }, ..third },
+            third,
+            Pos { ticket: third.ticket, ..second },
+            Pos { connection: first.connection + 1, ..second },
+            Pos { token: Token { offset: Offset::new(5), ..second.token }, ..second },
             other,
         ] {
             assert_eq!(with_rooms(&restarted, mine, Some(wrong), 50, &[]), Err(UnknownPos));
         }
         let (started, had) = with_rooms(&restarted, mine, None, 50, &[]).expect("new");
         assert_eq!(had, [0_u64; 0]);
-        assert_eq!(with_rooms(&restarted, mine, Some(third), 60, &[]), Err(UnknownPos));
+        assert_eq!(with_rooms(&restarted, mine, Some(second), 60, &[]), Err(UnknownPos));
         with_rooms(&restarted, mine, Some(started), 60, &[]).expect("known");
-        let path = super::super::files::directory(dir.path()).join("2");
-        let mut file = std::fs::read(&path).expect("a file");
+
+        // A damaged file is none, and that of a session that is over is removed.
+        let path = |session: &str| super::super::files::directory(dir.path()).join(session);
+        let mut file = std::fs::read(path("2")).expect("a file");
         *file.last_mut().expect("a byte") ^= 1;
-        std::fs::write(&path, file).expect("a file");
+        std::fs::write(path("2"), file).expect("a file");
         assert_eq!(with_rooms(&restarted, again, Some(late), 60, &[]), Err(UnknownPos));
+        std::fs::create_dir(path("else")).expect("a directory");
+        restarted.sweep_files(0, &HashSet::from([Offset::new(1)]));
+        assert!(path("1").exists() && !path("2").exists());
+        restarted.sweep_files(u64::MAX, &HashSet::from([Offset::new(1)]));
+        assert!(!path("1").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_written_later() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let connections = Connections::new(1 << 20, 7).in_files(dir.path());
+        let pos = with_rooms(&connections, (1, ""), None, 10, &[1]).expect("new").0;
+        let path = super::super::files::directory(dir.path());
+        std::fs::write(&path, "in its way").expect("a file");
+        connections.write_all();
+        std::fs::remove_file(&path).expect("the file");
+        connections.write_all();
+        let restarted = Connections::new(1 << 20, 1 << 19).in_files(dir.path());
+        with_rooms(&restarted, (1, ""), Some(pos), 20, &[]).expect("a file");
+    }
+
+    #[test]
+    fn who_waits_while_the_session_is_evicted_goes_on_beside_the_others() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let connections = Connections::new(4000, 7).in_files(dir.path());
+        let (waits, polls) = ((1, "a"), (1, "b"));
+        let first = with_rooms(&connections, waits, None, 10, &[1]).expect("new").0;
+        let other = with_rooms(&connections, polls, None, 10, &[5]).expect("new").0;
+        let evict = || {
+            for session in 2..40 {
+                with_rooms(&connections, (session, ""), None, 10, &[1, 2, 3]).expect("new");
+            }
+            assert!(!connections.sessions.contains_key(&Offset::new(1)));
+        };
+        let waiting = connections.resume(Offset::new(1), "a", Some(first)).expect("known");
+        evict();
+        let other = with_rooms(&connections, polls, Some(other), 20, &[6]).expect("a file").0;
+        evict();
+        let addition = Addition { rooms: vec![(Offset::new(2), sent(20))], ..addition(20) };
+        let second = connections.sent(&waiting, Epoch(0), addition).expect("nobody else asks");
+        evict();
+        let (_, had) = with_rooms(&connections, polls, Some(other), 30, &[]).expect("a file");
+        assert_eq!(had, [51, 61]);
+        let (_, had) = with_rooms(&connections, waits, Some(second), 30, &[]).expect("a file");
+        assert_eq!(had, [11, 21]);
     }
 
     #[test]

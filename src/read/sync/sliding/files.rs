@@ -3,9 +3,10 @@
 //! A file has the connections of one session: the blake3 hash of the rest, then a version, then what
 //! each client had for certain when it was written, in the binary format of `postcard`. It contains
 //! offsets, and names of users and lists, but no content. A file is disposable: without it, or if it
-//! is damaged, the client starts over. So nothing here waits for the disk.
+//! is damaged, the client starts over. So nothing is made durable.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, HashSet},
     fs::{self, OpenOptions},
     io::{self, Write as _},
@@ -13,13 +14,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
+use tracing::{debug, warn};
 
 use super::{
     client_rooms::StoredRooms,
     connection::{Addition, ClientState},
 };
-use logcabin_base::{clock::millis, disk, limits};
+use logcabin_base::{background::lock_at_length, clock::millis, disk, limits};
 use logcabin_record::Offset;
 
 /// The version of the format.
@@ -29,6 +32,21 @@ const FORMAT: u32 = 1;
 #[derive(Debug)]
 pub(super) struct ConnectionFiles {
     dir: PathBuf,
+    written: Mutex<Written>,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    /// The bytes written since old files were removed last.
+    bytes: u64,
+    /// The last file could not be written.
+    fails: bool,
+}
+
+/// The only writer of the files.
+pub(super) struct Writer<'a> {
+    files: &'a ConnectionFiles,
+    written: MutexGuard<'a, Written>,
 }
 
 /// One connection of a session.
@@ -56,32 +74,16 @@ pub(super) struct StoredState {
 impl ConnectionFiles {
     /// The files in `data_dir`, which need not exist.
     pub(super) fn of(data_dir: &Path) -> Self {
-        Self { dir: directory(data_dir) }
+        Self { dir: directory(data_dir), written: Mutex::default() }
     }
 
     fn path(&self, session: Offset) -> PathBuf {
         self.dir.join(session.to_string())
     }
 
-    /// Writes the connections of a session.
-    pub(super) fn write(
-        &self,
-        session: Offset,
-        connections: &[StoredConnection],
-    ) -> io::Result<()> {
-        let body = postcard::to_stdvec(&(FORMAT, connections)).map_err(io::Error::other)?;
-        disk::make_private_dir(&self.dir)?;
-        let path = self.path(session);
-        let partial = path.with_extension("new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&partial)?;
-        file.write_all(blake3::hash(&body).as_bytes())?;
-        file.write_all(&body)?;
-        fs::rename(partial, path)
+    /// Waits until nobody else writes.
+    pub(super) fn writer(&self) -> Writer<'_> {
+        Writer { files: self, written: lock_at_length(&self.written) }
     }
 
     /// The connections of a session, if there is a file that can be used.
@@ -102,23 +104,77 @@ impl ConnectionFiles {
         is_plausible.then_some(stored)
     }
 
-    /// Removes files of clients that stay away, and the oldest ones beyond the limit for all.
-    pub(super) fn sweep(&self, now_ms: u64) -> io::Result<()> {
+    /// Removes the files of sessions that are not live, those of clients that stay away, and the
+    /// oldest ones beyond the limit for all.
+    pub(super) fn sweep(&self, now_ms: u64, live: &HashSet<Offset>) {
+        let mut writer = self.writer();
+        writer.written.bytes = 0;
         let mut files = Vec::new();
-        for path in disk::entries(&self.dir)? {
-            let Ok(metadata) = fs::metadata(&path) else { continue };
+        for path in disk::entries(&self.dir).unwrap_or_default() {
+            let Ok(metadata) = fs::metadata(&path).inspect_err(not_swept) else { continue };
+            let name = path.file_name().and_then(|name| name.to_str());
+            let session = name.and_then(|name| name.parse().ok()).map(Offset::new);
+            let is_live = session.is_some_and(|session| live.contains(&session));
             let written_ms = u64::try_from(metadata.mtime()).unwrap_or_default() * 1000;
-            files.push((written_ms, metadata.len(), path));
+            files.push((is_live, written_ms, metadata.len(), path));
         }
-        files.sort_unstable_by_key(|(written, ..)| std::cmp::Reverse(*written));
-        let (oldest, mut bytes) = (now_ms.saturating_sub(millis(limits::SLIDING_FILES_AGE)), 0_u64);
-        for (written, length, path) in files {
-            bytes += length;
-            if written < oldest || bytes > limits::SLIDING_FILES_BYTES {
-                fs::remove_file(path)?;
+        files.sort_unstable_by_key(|(_, written_ms, ..)| Reverse(*written_ms));
+        let oldest_ms = now_ms.saturating_sub(millis(limits::SLIDING_FILES_AGE));
+        let mut bytes = 0_u64;
+        for (is_live, written_ms, length, path) in files {
+            if is_live && written_ms >= oldest_ms && bytes + length <= limits::SLIDING_FILES_BYTES {
+                bytes += length;
+            } else if let Err(error) = fs::remove_file(path) {
+                not_swept(&error);
             }
         }
-        Ok(())
+    }
+}
+
+fn not_swept(error: &io::Error) {
+    debug!(%error, "a file of a client's connections is not removed");
+}
+
+impl Writer<'_> {
+    /// Writes the connections of a session. Returns whether the file has them then.
+    pub(super) fn write(&mut self, session: Offset, connections: &[StoredConnection]) -> bool {
+        let written = self.try_write(session, connections);
+        match &written {
+            Ok(bytes) => self.written.bytes += bytes,
+            // One line is enough for a full disk.
+            Err(error) if !self.written.fails => {
+                warn!(%error, "connections of clients cannot be kept in files; they may start over");
+            }
+            Err(_) => {}
+        }
+        self.written.fails = written.is_err();
+        written.is_ok()
+    }
+
+    fn try_write(&self, session: Offset, connections: &[StoredConnection]) -> io::Result<u64> {
+        let body = postcard::to_stdvec(&(FORMAT, connections)).map_err(io::Error::other)?;
+        let path = self.files.path(session);
+        let is_too_much = body.len() > limits::SLIDING_FILE_BYTES
+            || self.written.bytes + body.len() as u64 > limits::SLIDING_FILES_BYTES;
+        if is_too_much {
+            // An earlier file would not be of use either.
+            return match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(0),
+            };
+        }
+        disk::make_private_dir(&self.files.dir)?;
+        let partial = path.with_extension("new");
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&partial)?;
+        file.write_all(blake3::hash(&body).as_bytes())?;
+        file.write_all(&body)?;
+        fs::rename(partial, path)?;
+        Ok(body.len() as u64)
     }
 }
 

@@ -332,7 +332,7 @@ enum WildcardState {
 }
 
 impl RequiredState {
-    fn new(user_id: &UserId, wanted: Vec<(String, String)>) -> Self {
+    pub(super) fn new(user_id: &UserId, wanted: Vec<(String, String)>) -> Self {
         let mut state = Self::default();
         let mut everything = false;
         for (event_type, state_key) in wanted {
@@ -407,7 +407,12 @@ impl RequiredState {
 
     /// Its approximate size in memory, in bytes.
     pub(super) fn weight(&self) -> u64 {
-        128 + self.pairs.len() as u64 * 96
+        let text = |(event_type, key): &(Option<StateEventType>, Option<Box<str>>)| {
+            let event_type = event_type.as_ref().map_or(0, |of| of.to_string().len());
+            event_type + key.as_ref().map_or(0, |key| key.len())
+        };
+        let texts: usize = self.pairs.iter().map(text).sum();
+        (128 + self.pairs.len() * 96 + texts) as u64
     }
 }
 
