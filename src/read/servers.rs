@@ -39,7 +39,12 @@ pub fn admits(events: &EventStore, room: &Room, server: &ServerName) -> Result<b
 
 /// When a homeserver was in a room, as precisely as is needed for the events after some record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerStays(Vec<(Offset, Offset)>);
+pub struct ServerStays {
+    /// From the join up to the leave, of which neither is in it.
+    stays: Vec<(Offset, Offset)>,
+    /// The last change of the membership of one of its users.
+    last_change: Option<Offset>,
+}
 
 impl ServerStays {
     pub fn of(room: &Room, server: &ServerName, up_to: Offset) -> Self {
@@ -47,7 +52,7 @@ impl ServerStays {
         let changed: Vec<_> = changed.filter(|user| user.server_name() == server).collect();
         let joined = changed.iter().filter(|user| room.is_joined(user, Offset::MAX)).count();
         if room.joined_of(server) > joined {
-            return Self(vec![(Offset::ZERO, Offset::MAX)]);
+            return Self { stays: vec![(Offset::ZERO, Offset::MAX)], last_change: None };
         }
         // Other homeservers show the history from before its first user joined to users who may
         // see it.
@@ -64,17 +69,23 @@ impl ServerStays {
             }
             stays.extend(since.map(|since| (since, Offset::MAX)));
         }
-        Self(stays)
+        let latest = changed.iter().filter_map(|user| room.membership(user, Offset::MAX));
+        Self { stays, last_change: latest.map(|(offset, _)| offset).max() }
     }
 
     /// Whether a user of the homeserver is joined now.
     pub fn is_in(&self) -> bool {
-        self.0.iter().any(|(_, until)| *until == Offset::MAX)
+        self.stays.iter().any(|(_, until)| *until == Offset::MAX)
+    }
+
+    /// The last record that can concern the homeserver.
+    pub fn end(&self) -> Offset {
+        self.last_change.filter(|_| !self.is_in()).unwrap_or(Offset::MAX)
     }
 
     /// Whether a user of the homeserver was joined before a record, and still is after it.
     fn includes(&self, offset: Offset) -> bool {
-        self.0.iter().any(|(since, until)| *since < offset && offset < *until)
+        self.stays.iter().any(|(since, until)| *since < offset && offset < *until)
     }
 }
 

@@ -330,6 +330,23 @@ pub const DESTINATION_EVENTS: usize = 1000;
 /// Events of one room, the newest, that a homeserver is sent after it was unreachable.
 pub const DESTINATION_MISSED: usize = 50;
 
+/// The same after a short absence: of one room, and of all rooms together.
+pub const DESTINATION_MISSED_BRIEFLY: (usize, usize) = (200, 5000);
+
+/// Events of one room that a homeserver is sent before it has confirmed that it has processed them,
+/// and the time in which it is assumed to process one if it is not asked. Synapse answers before it
+/// has, and drops events from its queue of a room when there are 100, of all homeservers.
+pub const ROOM_IN_FLIGHT: (usize, Duration) = (50, Duration::from_millis(200));
+
+/// The pause before a homeserver is asked again whether it has processed such events, and how long
+/// it may take for an answer.
+pub const ROOM_IN_FLIGHT_ASKED: (Duration, Duration) =
+    (Duration::from_millis(200), Duration::from_secs(2));
+
+/// How long more events of a room wait for such a confirmation. Afterwards they are sent at the
+/// pace of [`ROOM_IN_FLIGHT`].
+pub const ROOM_IN_FLIGHT_PATIENCE: Duration = Duration::from_secs(30);
+
 /// How long a homeserver may take to answer a transaction.
 pub const DESTINATION_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -340,12 +357,21 @@ pub const DESTINATION_SLOW: (Duration, usize) = (Duration::from_secs(5), 50);
 /// How long a homeserver must answer with its own error before a single item may be the cause.
 pub const DESTINATION_FAULTS: Duration = Duration::from_secs(600);
 
-/// The first and the longest pause before a homeserver that failed is tried again.
-pub const DESTINATION_RETRY: (Duration, Duration) =
-    (Duration::from_secs(5), Duration::from_secs(6 * 3600));
+/// The first pause before a homeserver that failed is tried again, and the longest one while it has
+/// failed for minutes, and for hours.
+pub const DESTINATION_RETRY: [Duration; 3] =
+    [Duration::from_secs(5), Duration::from_secs(50), Duration::from_secs(9 * 60)];
 
-/// The shortest pause before a homeserver that asks to retry later is asked again.
-pub const DESTINATION_PATIENCE: Duration = Duration::from_millis(500);
+/// The attempts after which a homeserver that failed is sent nothing before a connection to it
+/// succeeds, how many of these connections are opened at the same time, and how long each may take.
+pub const DESTINATION_PROBES: (u32, usize, Duration) = (5, 200, Duration::from_secs(10));
+
+/// How often it is recorded that a homeserver fails still, once it has failed as long as that.
+pub const DESTINATION_FAILING_NOTED: Duration = Duration::from_secs(6 * 3600);
+
+/// The shortest and the longest pause before a homeserver that asks to retry later is asked again.
+pub const DESTINATION_PATIENCE: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(6 * 3600));
 
 /// How often the positions of destinations are recorded.
 pub const DESTINATIONS_NOTED: Duration = Duration::from_secs(1);

@@ -220,15 +220,31 @@ impl FederationClient {
         server: &ServerName,
         question: FederationRequest,
     ) -> Result<FederationResponse, Unreachable> {
+        self.may_ask(server)?;
+        let limit = question.timeout;
+        let asked = timeout(limit, Box::pin(self.exchange(server, question))).await;
+        asked.unwrap_or(Err(Unreachable::Late))
+    }
+
+    /// Whether another homeserver accepts a connection, which is closed again.
+    async fn reach(&self, server: &ServerName, time: Duration) -> Result<(), Unreachable> {
+        self.may_ask(server)?;
+        let connecting = Box::pin(async {
+            let target = self.names.target(server).await?;
+            self.names.dialer.connect(&target).await.map(drop)
+        });
+        timeout(time, connecting).await.unwrap_or(Err(Unreachable::Late))
+    }
+
+    /// Whether requests to a homeserver are allowed.
+    fn may_ask(&self, server: &ServerName) -> Result<(), Unreachable> {
         if server == self.own.name {
             return Err(Unreachable::Own);
         }
         if !self.permits(server) {
             return Err(Unreachable::Denied);
         }
-        let limit = question.timeout;
-        let asked = timeout(limit, Box::pin(self.exchange(server, question))).await;
-        asked.unwrap_or(Err(Unreachable::Late))
+        Ok(())
     }
 
     async fn exchange(

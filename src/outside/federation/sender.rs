@@ -14,6 +14,7 @@ mod destination;
 mod edus;
 mod items;
 mod overrides;
+mod pace;
 mod transaction;
 
 use std::{
@@ -27,12 +28,12 @@ use ruma::{OwnedRoomId, OwnedServerName, ServerName};
 use tokio::{
     sync::{Notify, Semaphore},
     task::JoinSet,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 use tracing::{debug, error, info, warn};
 
 use self::{
-    destination::{Destination, Next},
+    destination::{Destination, Next, pause},
     transaction::Failure,
 };
 use super::FederationClient;
@@ -75,6 +76,8 @@ pub struct Sender {
     places: Semaphore,
     /// The same for homeservers that are slow to answer: others do not wait for them.
     slow_places: Semaphore,
+    /// The same for homeservers that have failed for long.
+    probe_places: Semaphore,
     tell_others: OnceLock<TellOthers>,
 }
 
@@ -97,6 +100,7 @@ impl Sender {
             present: Mutex::default(),
             places: Semaphore::new(limits::DESTINATIONS_AT_ONCE),
             slow_places: Semaphore::new(limits::DESTINATION_SLOW.1),
+            probe_places: Semaphore::new(limits::DESTINATION_PROBES.1),
             tell_others: OnceLock::new(),
         }
     }
@@ -133,10 +137,14 @@ impl Sender {
         let again_ms = |failing: &Failing| failing.again_ms;
         let again_ms = match self.destinations.lock().get(server) {
             Some(destination) => destination.failing.as_ref().map(again_ms),
-            // Another node delivers to it, and records the result.
+            // Another node delivers to it, and records the result, at the latest after that time.
             None => {
                 let known = self.engine.state().destinations.get(server);
-                known.and_then(|known| known.failing.as_ref().map(again_ms))
+                let rarely_ms = millis(limits::DESTINATION_FAILING_NOTED);
+                known.and_then(|known| known.failing).map(|failing| {
+                    let is_long = now_ms.saturating_sub(failing.since_ms) >= rarely_ms;
+                    failing.again_ms.saturating_add(if is_long { rarely_ms } else { 0 })
+                })
             }
         };
         again_ms.is_some_and(|again_ms| now_ms < again_ms)
@@ -401,7 +409,13 @@ impl Sender {
         while let Some(next) = self.next(server) {
             match next {
                 Next::Missed(since) => self.catch_up(server, since).await,
-                Next::Records(offsets) => self.deliver(server, &offsets).await,
+                Next::Records(offsets) => {
+                    let (ready, held) = self.ready(server, offsets);
+                    if !held.is_empty() {
+                        self.confirm(server, &held, ready.is_empty()).await;
+                    }
+                    self.deliver(server, &ready).await;
+                }
             }
         }
     }
@@ -436,14 +450,16 @@ impl Sender {
         let mut missed = self.missed_edus(&state, server, up_to);
         let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
         let rooms = rooms.into_iter().flatten().filter_map(|room_id| state.rooms.get(&room_id));
-        for room in rooms.filter(|room| room.changed() > up_to) {
+        let rooms: Vec<_> = rooms.filter(|room| room.changed() > up_to).collect();
+        let most = most_missed(&rooms, up_to);
+        for room in rooms {
             missed.extend(self.missed_receipts(&room, up_to));
             let stays = ServerStays::of(&room, server, up_to);
             if stays.is_in() {
                 missed.extend(self.missed_joins(&room, up_to));
             }
-            let recent = room.events_backward(Offset::MAX, up_to, limits::DESTINATION_MISSED + 1);
-            let is_all = recent.len() <= limits::DESTINATION_MISSED;
+            let recent = room.events_backward(stays.end(), up_to, most + 1);
+            let is_all = recent.len() <= most;
             for offset in recent {
                 let Some(event) = self.engine.events().get(offset)? else { continue };
                 if concerns(&event, server, &stays) {
@@ -480,15 +496,17 @@ impl Sender {
         let mut all = self.destinations.lock();
         let Some(destination) = all.get_mut(server) else {
             // This node no longer delivers, and this task ends.
-            return (limits::DESTINATION_RETRY.0, Arc::default());
+            return (limits::DESTINATION_RETRY[0], Arc::default());
         };
         let before = destination.failing.take();
         let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
-        let (first, longest) = limits::DESTINATION_RETRY;
-        let pause = first.saturating_mul(1 << (attempts - 1).min(20)).min(longest);
-        let pause = if planted::has(Fault::BackOffAtOnce) { longest } else { pause };
+        let since_ms = before.as_ref().map_or(now_ms, |before| before.since_ms);
+        let pause = pause(attempts, Duration::from_millis(now_ms.saturating_sub(since_ms)));
+        let too_long = limits::DESTINATION_FAILING_NOTED;
+        let pause = if planted::has(Fault::BackOffAtOnce) { too_long } else { pause };
         // No backoff for a homeserver that asks to retry later.
-        let asked = error.pause().map(|pause| pause.clamp(limits::DESTINATION_PATIENCE, longest));
+        let (shortest, longest) = limits::DESTINATION_PATIENCE;
+        let asked = error.pause().map(|pause| pause.clamp(shortest, longest));
         let (pause, attempts) = asked.map_or((pause, attempts), |asked| (asked, attempts - 1));
         match &before {
             None if asked.is_some() => {
@@ -500,20 +518,17 @@ impl Sender {
             None => info!(%server, %error, "a homeserver is unreachable; retrying"),
             Some(_) => {}
         }
-        destination.failing = Some(Failing {
-            since_ms: before.map_or(now_ms, |before| before.since_ms),
-            attempts,
-            again_ms: now_ms.saturating_add(millis(pause)),
-            error: beginning(&error.to_string(), limits::FAILURE_BYTES).to_owned(),
-        });
-        destination.is_to_be_noted = true;
+        let again_ms = now_ms.saturating_add(millis(pause));
+        let error = beginning(&error.to_string(), limits::FAILURE_BYTES).to_owned();
+        destination.fails(Failing { since_ms, attempts, again_ms, error }, now_ms);
         (pause, Arc::clone(&destination.back))
     }
 
     /// Records the delivery positions of destinations.
     async fn note(&self) {
         let reached: Vec<_> = {
-            let mut all = self.destinations.lock();
+            let (mut all, now) = (self.destinations.lock(), Instant::now());
+            all.values_mut().for_each(|destination| destination.pace.settle(now));
             let changed = all.iter_mut().filter(|(_, destination)| destination.is_to_be_noted);
             let mut bytes = 0;
             changed
@@ -539,4 +554,18 @@ impl Sender {
             }
         }
     }
+}
+
+/// How many events of each room a homeserver is sent that has missed events of these since then:
+/// more after a short absence.
+fn most_missed(rooms: &[Arc<Room>], up_to: Offset) -> usize {
+    let (most, mut left) = limits::DESTINATION_MISSED_BRIEFLY;
+    for room in rooms {
+        let missed = room.events_backward(Offset::MAX, up_to, most + 1).len();
+        match left.checked_sub(missed) {
+            Some(fewer) => left = fewer,
+            None => return limits::DESTINATION_MISSED,
+        }
+    }
+    most
 }

@@ -3,6 +3,7 @@
 mod addresses;
 pub(crate) mod authority;
 mod branches;
+mod bursts;
 mod chosen_ids;
 mod devices;
 mod doctor;

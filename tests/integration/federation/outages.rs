@@ -162,22 +162,21 @@ async fn who_is_removed_while_away_is_told_what_was_said_before_that() {
     // What was missed is looked up.
     cabin.server.kill9();
     cabin.server.restart().await;
+    let before = peer.asked().len();
     takes.store(true, Ordering::SeqCst);
     federation(cabin.server.data_dir(), &format!("retry {}", peer.name));
-    let last = || {
-        let asked = peer.asked().into_iter();
-        let sent = asked.filter(|asked| asked.path.starts_with("/_matrix/federation/v1/send/"));
-        sent.last().and_then(|asked| asked.body["pdus"].as_array().cloned()).unwrap_or_default()
+    let removing = || {
+        let later = peer.asked().into_iter().skip(before);
+        let mut pdus = later.filter_map(|asked| asked.body["pdus"].as_array().cloned());
+        let is_removal = |pdu: &Value| pdu["content"]["membership"] == "leave";
+        pdus.rfind(|pdus| pdus.iter().any(is_removal))
     };
-    until("the peer is told of the removal", async || {
-        last().iter().any(|pdu| pdu["content"]["membership"] == "leave")
-    })
-    .await;
-    let last = last();
-    let bodies: Vec<_> = last.iter().map(|pdu| &pdu["content"]["body"]).collect();
+    until("the peer is told of the removal", async || removing().is_some()).await;
+    let pdus = removing().expect("a transaction");
+    let bodies: Vec<_> = pdus.iter().map(|pdu| &pdu["content"]["body"]).collect();
     assert!(
         bodies.contains(&&json!("second")) && !bodies.contains(&&json!("among us")),
-        "{last:?}"
+        "{pdus:?}"
     );
 }
 

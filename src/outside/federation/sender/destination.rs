@@ -3,13 +3,15 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use ruma::{OwnedRoomId, OwnedServerName};
 use tokio::sync::Notify;
 
-use super::edus::Edu;
+use super::{edus::Edu, pace::Pace};
 use logcabin_base::{
+    clock::millis,
     limits,
     planted::{self, Fault},
 };
@@ -27,6 +29,8 @@ pub(super) struct Destination {
     next: VecDeque<Offset>,
     /// The last record that was ever in `next`.
     last: Offset,
+    /// The last record that was delivered. Earlier ones may be in `next`.
+    told_to: Offset,
     /// Transient EDUs, which are dropped if the homeserver is unreachable: the newest of each key,
     /// oldest first.
     transient: Vec<(String, Edu)>,
@@ -34,11 +38,15 @@ pub(super) struct Destination {
     pub(super) is_behind: bool,
     /// The rooms in which it may have missed something.
     pub(super) rooms: BTreeSet<OwnedRoomId>,
+    /// What it may not have processed yet.
+    pub(super) pace: Pace,
     /// It was slow to answer last.
     pub(super) is_slow: bool,
     /// It has a task.
     pub(super) is_served: bool,
     pub(super) failing: Option<Failing>,
+    /// When it was last noted that it fails, in milliseconds since the Unix epoch.
+    failing_noted_ms: u64,
     /// What is never sent to it.
     pub(super) set_aside: SetAside,
     /// Notified when it is likely to be reachable again.
@@ -53,7 +61,8 @@ pub(super) struct Destination {
 pub(super) enum Next {
     /// Find the records that it missed since this offset.
     Missed(Offset),
-    /// Send these records, as many as a transaction takes, and the transient EDUs.
+    /// Send these records, as many as a transaction takes and its pace allows, and the transient
+    /// EDUs.
     Records(Vec<Offset>),
 }
 
@@ -122,9 +131,7 @@ impl Destination {
             self.transient = Vec::new();
             return None;
         }
-        // As many of these as fit.
-        let most = limits::TRANSACTION_PDUS + limits::TRANSACTION_EDUS;
-        Some(Next::Records(self.next.iter().take(most).copied().collect()))
+        Some(Next::Records(self.next.iter().copied().collect()))
     }
 
     /// Drops everything up to here by an operator's order, unless more was delivered already.
@@ -188,7 +195,10 @@ impl Destination {
         let Some(last) = offsets.last() else { return };
         // An operator may have dropped some of them meanwhile, and earlier ones may be new.
         self.next.retain(|next| offsets.binary_search(next).is_err());
-        self.up_to = self.up_to.max(*last);
+        self.told_to = self.told_to.max(*last);
+        // Some of a room may wait while others have overtaken them.
+        let before_next = self.next.front().map_or(self.told_to, |next| next.prev());
+        self.up_to = self.up_to.max(self.told_to.min(before_next));
         self.is_to_be_noted = true;
     }
 
@@ -198,10 +208,31 @@ impl Destination {
         items.into_iter().for_each(|item| self.set_aside.add(item));
     }
 
+    /// It could not be reached, or refuses everything. A homeserver that has failed for long is
+    /// noted rarely: there may be thousands of them, and each is tried for ever.
+    pub(super) fn fails(&mut self, failing: Failing, now_ms: u64) {
+        let rarely_ms = millis(limits::DESTINATION_FAILING_NOTED);
+        let is_new = now_ms.saturating_sub(failing.since_ms) < rarely_ms;
+        if is_new || now_ms.saturating_sub(self.failing_noted_ms) >= rarely_ms {
+            self.failing_noted_ms = now_ms;
+            self.is_to_be_noted = true;
+        }
+        self.failing = Some(failing);
+    }
+
     /// It has taken a transaction.
     pub(super) fn is_reached(&mut self) {
         self.is_to_be_noted |= self.failing.take().is_some();
     }
+}
+
+/// The pause before a homeserver is tried again that has failed so often, and for so long. It is
+/// found within a tenth of the time for which it was away, but no more than a minute or ten minutes
+/// late.
+pub(super) fn pause(attempts: u32, failed_for: Duration) -> Duration {
+    let [first, of_minutes, of_hours] = limits::DESTINATION_RETRY;
+    let longest = (failed_for / 10).clamp(of_minutes, of_hours);
+    first.saturating_mul(1 << attempts.saturating_sub(1).min(20)).min(longest)
 }
 
 #[cfg(test)]
@@ -253,6 +284,50 @@ mod tests {
         assert_eq!(told_next(&mut destination), Some(vec![7, 8, 9]));
         destination.told(&[7, 8, 9].map(Offset::new));
         assert_eq!(told_next(&mut destination), Some(vec![0, 9]));
+    }
+
+    #[test]
+    fn what_waits_while_others_overtake_it_is_not_passed() {
+        let mut destination = Destination::known(Offset::new(5), None, SetAside::default());
+        (6..=9).for_each(|offset| destination.note(Offset::new(offset)));
+        destination.told(&[6, 8].map(Offset::new));
+        assert_eq!((told_next(&mut destination), destination.up_to.get()), (Some(vec![7, 9]), 6));
+        destination.told(&[9].map(Offset::new));
+        assert_eq!((told_next(&mut destination), destination.up_to.get()), (Some(vec![7]), 6));
+        destination.told(&[7].map(Offset::new));
+        assert_eq!((told_next(&mut destination), destination.up_to.get()), (None, 9));
+    }
+
+    #[test]
+    fn a_homeserver_that_failed_is_found_soon() {
+        let second = Duration::from_secs(1);
+        let (mut now, mut attempts, mut pauses) = (Duration::ZERO, 0, Vec::new());
+        while now < 48 * 3600 * second {
+            attempts += 1;
+            let pause = pause(attempts, now);
+            assert!(pause <= 10 * 60 * second, "{pause:?} after {now:?}");
+            assert!(now > 10 * 60 * second || pause <= 60 * second, "{pause:?} after {now:?}");
+            pauses.push(pause.as_secs());
+            now += pause;
+        }
+        assert_eq!(pauses[..6], [5, 10, 20, 40, 50, 50]);
+        assert!(attempts < 48 * 6 * 2, "{attempts} attempts");
+    }
+
+    #[test]
+    fn one_that_has_failed_for_long_is_noted_rarely() {
+        let rarely_ms = millis(limits::DESTINATION_FAILING_NOTED);
+        let mut destination = Destination::default();
+        let mut noted = |now_ms| {
+            let error = String::new();
+            let failing = Failing { since_ms: 0, attempts: 1, again_ms: now_ms, error };
+            destination.is_to_be_noted = false;
+            destination.fails(failing, now_ms);
+            destination.is_to_be_noted
+        };
+        assert!(noted(5) && noted(6) && noted(rarely_ms - 1));
+        assert!(!noted(rarely_ms) && !noted(2 * rarely_ms - 2));
+        assert!(noted(2 * rarely_ms - 1) && !noted(2 * rarely_ms));
     }
 
     fn told_next(destination: &mut Destination) -> Option<Vec<u64>> {

@@ -160,40 +160,58 @@ impl Sender {
             Some(destination) => destination.take_transient(),
             None => return,
         };
-        let (mut id, mut left) = (random_letters(20), offsets);
+        // All that waits may be held back by its pace.
+        if offsets.is_empty() && transient.is_empty() {
+            return;
+        }
+        let (mut id, mut left, mut sent) = (random_letters(20), offsets, None);
         loop {
             if !left.is_empty() && self.is_reset(server, left) {
                 return;
             }
-            let load = match self.load(&self.engine.state(), server, left) {
-                Ok(load) => load,
-                Err(error) => {
-                    warn!(%server, %error, "the records for a homeserver cannot be read");
-                    sleep(limits::DELIVERY_RETRY.1).await;
-                    continue;
+            let delivered = match self.reach(server).await {
+                Ok(()) => {
+                    let load = match self.load(&self.engine.state(), server, left) {
+                        Ok(load) => load,
+                        Err(error) => {
+                            warn!(%server, %error, "the records for a homeserver cannot be read");
+                            sleep(limits::DELIVERY_RETRY.1).await;
+                            continue;
+                        }
+                    };
+                    // The same id stands for the same records.
+                    left = &left[..load.records()];
+                    sent.get_or_insert(left);
+                    let mut delivery = self.delivery(server, (load, left), id, &mut transient);
+                    let delivered = self.send(&mut delivery).await;
+                    // The same id stands for the same contents: a homeserver may have taken what it
+                    // did not answer, and repeats its answer for the id.
+                    id = if delivery.is_answered { random_letters(20) } else { delivery.id };
+                    left = delivery.left;
+                    delivered
+                }
+                Err(unreachable) => {
+                    transient.clear();
+                    Err(Failure::Unreachable(unreachable))
                 }
             };
-            // The same id stands for the same records.
-            left = &left[..load.records()];
-            let mut delivery = self.delivery(server, (load, left), id, &mut transient);
-            let failure = match self.send(&mut delivery).await {
-                Ok(()) => return,
+            let failure = match delivered {
+                Ok(()) => {
+                    self.in_flight(server, sent.unwrap_or_default());
+                    return;
+                }
                 // One of the two servers will never federate with the other.
                 Err(Failure::Unreachable(
                     Unreachable::Denied | Unreachable::Own | Unreachable::Name,
                 )) => {
                     if let Some(destination) = self.destinations.lock().get_mut(server) {
-                        destination.told(delivery.left);
+                        destination.told(left);
                         destination.is_reached();
                     }
                     return;
                 }
                 Err(failure) => failure,
             };
-            // The same id stands for the same contents: a homeserver may have taken what it did not
-            // answer, and repeats its answer for the id.
-            id = if delivery.is_answered { random_letters(20) } else { delivery.id };
-            left = delivery.left;
             if !left.is_empty() && self.is_reset(server, left) {
                 return;
             }
@@ -213,6 +231,20 @@ impl Sender {
                 () = back.notified() => sleep(Duration::from_millis(200)).await,
             }
         }
+    }
+
+    /// Opens a connection to a homeserver that has failed for long, before anything is prepared for
+    /// it: there may be thousands that are gone.
+    async fn reach(&self, server: &ServerName) -> Result<(), Unreachable> {
+        let (attempts, _, time) = limits::DESTINATION_PROBES;
+        let is_gone = self.destinations.lock().get(server).is_some_and(|destination| {
+            destination.failing.as_ref().is_some_and(|failing| failing.attempts >= attempts)
+        });
+        if !is_gone {
+            return Ok(());
+        }
+        let Ok(_place) = self.probe_places.acquire().await else { return Err(Unreachable::Late) };
+        self.client.reach(server, time).await
     }
 
     /// Waits until the retry of an unreachable homeserver is due, perhaps one from before a
