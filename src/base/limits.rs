@@ -587,8 +587,8 @@ pub const SIGNATURES: usize = 64;
 /// rooms each. Others are in files.
 pub const SLIDING_BYTES: u64 = 128 << 20;
 
-/// Bytes of the files of sliding sync connections, and of what is written to them in an hour: tens of
-/// thousands of connections with 1,000 rooms each. Beyond this, the clients that have been away
+/// Bytes of the files of sliding sync connections, and of what is written to them in an hour: tens
+/// of thousands of connections with 1,000 rooms each. Beyond this, the clients that have been away
 /// longest start over.
 pub const SLIDING_FILES_BYTES: u64 = 1 << 30;
 

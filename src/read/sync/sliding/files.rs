@@ -1,9 +1,9 @@
 //! Connections on the disk, so that they outlive their place in memory, and a restart.
 //!
-//! A file has the connections of one session: the blake3 hash of the rest, then a version, then what
-//! each client had for certain when it was written, in the binary format of `postcard`. It contains
-//! offsets, and names of users and lists, but no content. A file is disposable: without it, or if it
-//! is damaged, the client starts over. So nothing is made durable.
+//! A file has the connections of one session: the blake3 hash of the rest, then a version, then
+//! what each client had when it was written, in the binary format of `postcard`. It contains
+//! offsets, and names of users and lists, but no content. A file is disposable: without it, or if
+//! it is damaged, the client starts over. So nothing is made durable.
 
 use std::{
     cmp::Reverse,
