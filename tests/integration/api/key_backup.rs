@@ -289,8 +289,9 @@ async fn a_large_backup_comes_whole_and_takes_little_memory() {
     let all = ask(&ann, "GET", "", &version, None).await.ok();
     assert!(all["rooms"] == expected, "other keys");
     let grown = server.peak_memory().saturating_sub(before);
-    // Caches and the allocator take up to 23 MB of it, whatever the size.
-    assert!(grown < 32 << 20, "{grown} bytes more for an answer of {size}");
+    // Caches, the allocator and the compression of what was just written take up to 40 MB of it,
+    // whatever the size. A whole answer takes twice its size.
+    assert!(grown < 48 << 20, "{grown} bytes more for an answer of {size}");
     // One of a room without any is as short as ever.
     let none = ask(&ann, "GET", "/!other:x.example", &version, None).await.ok();
     assert_eq!(none, json!({ "sessions": {} }));

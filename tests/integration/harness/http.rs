@@ -1,11 +1,12 @@
 //! An HTTP client that speaks JSON.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 
 /// A client of one server; clones share their connections.
@@ -20,7 +21,12 @@ impl Http {
     pub(crate) fn new(base: &str) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new()).build(connector);
+        // Before the server does it: on a busy machine, a test may do something else for so long that
+        // the next request would meet the end of the connection.
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(10))
+            .build(connector);
         Self { base: base.to_owned(), client }
     }
 
