@@ -21,8 +21,8 @@ impl Http {
     pub(crate) fn new(base: &str) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        // Before the server does it: on a busy machine, a test may do something else for so long that
-        // the next request would meet the end of the connection.
+        // Before the server does it: on a busy machine, a test may do something else for so long
+        // that the next request would meet the end of the connection.
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(10))
