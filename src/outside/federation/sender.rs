@@ -411,10 +411,10 @@ impl Sender {
                 Next::Missed(since) => self.catch_up(server, since).await,
                 Next::Records(offsets) => {
                     let (ready, held) = self.ready(server, offsets);
+                    self.deliver(server, &ready).await;
                     if !held.is_empty() {
                         self.confirm(server, &held, ready.is_empty()).await;
                     }
-                    self.deliver(server, &ready).await;
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ruma::{OwnedRoomId, OwnedServerName};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{edus::Edu, pace::Pace};
 use logcabin_base::{
@@ -36,6 +36,8 @@ pub(super) struct Destination {
     transient: Vec<(String, Edu)>,
     /// It has missed further records, after those in `next`.
     pub(super) is_behind: bool,
+    /// Since when there have been such records.
+    behind_since: Option<Instant>,
     /// The rooms in which it may have missed something.
     pub(super) rooms: BTreeSet<OwnedRoomId>,
     /// What it may not have processed yet.
@@ -132,6 +134,12 @@ impl Destination {
             return None;
         }
         Some(Next::Records(self.next.iter().copied().collect()))
+    }
+
+    /// How long it has been behind. Meanwhile, nothing can overtake what is in `next`.
+    pub(super) fn is_behind_for(&mut self, now: Instant) -> Duration {
+        self.behind_since = self.is_behind.then(|| self.behind_since.unwrap_or(now));
+        self.behind_since.map_or(Duration::ZERO, |since| now.duration_since(since))
     }
 
     /// Drops everything up to here by an operator's order, unless more was delivered already.

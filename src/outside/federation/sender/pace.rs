@@ -16,7 +16,7 @@ use tracing::debug;
 use super::{Sender, is_told};
 use crate::federation::{FederationRequest, FederationResponse, Unreachable};
 use logcabin_base::{limits, text::encoded};
-use logcabin_record::Offset;
+use logcabin_record::{Command, Offset};
 
 /// What a homeserver may not have processed yet. A room of which it has processed all is not here.
 #[derive(Debug, Default)]
@@ -72,6 +72,8 @@ impl Pace {
     fn sent(&mut self, room_id: &RoomId, event_id: &EventId, now: Instant) {
         let (_, each) = limits::ROOM_IN_FLIGHT;
         let until = self.until.map_or(now, |until| until.max(now)) + each;
+        // What it has confirmed takes no more time.
+        let until = until.min(now + each.saturating_mul(self.in_all(now).saturating_add(1)));
         self.until = Some(until);
         let last = event_id.to_owned();
         match self.rooms.get_mut(room_id).filter(|of| of.until > now) {
@@ -82,6 +84,12 @@ impl Pace {
                 self.rooms.insert(room_id.to_owned(), of);
             }
         }
+    }
+
+    /// How many it has not processed yet, in all rooms.
+    fn in_all(&self, now: Instant) -> u32 {
+        let events: usize = self.rooms.values().map(|of| of.events(now)).sum();
+        u32::try_from(events).unwrap_or(u32::MAX)
     }
 
     /// Forgets the rooms of which it has processed all.
@@ -117,8 +125,7 @@ impl Pace {
         self.asked = Some(now);
         // How long it takes for all that it has, if it is slow.
         let (most, each) = limits::ROOM_IN_FLIGHT;
-        let in_all = self.rooms.values().map(|of| of.events).sum::<usize>().max(most);
-        let in_all = each.saturating_mul(u32::try_from(in_all).unwrap_or(u32::MAX));
+        let in_all = each.saturating_mul(self.in_all(now).max(u32::try_from(most).unwrap_or(1)));
         let Some(of) = self.rooms.get_mut(room_id) else { return };
         if of.last != event_id {
             return;
@@ -135,15 +142,24 @@ impl Pace {
                     of.until = of.until.max(now + in_all);
                 } else {
                     // Perhaps it never takes it.
-                    of.is_silent = true;
+                    of.falls_silent(now);
                 }
             }
-            Progress::Unknown => of.is_silent = true,
+            Progress::Unknown => of.falls_silent(now),
         }
     }
 }
 
 impl InFlight {
+    /// It does not tell about these: it is assumed to need the usual time, and then asked again
+    /// about others.
+    fn falls_silent(&mut self, now: Instant) {
+        let (_, each) = limits::ROOM_IN_FLIGHT;
+        let events = u32::try_from(self.events).unwrap_or(u32::MAX);
+        self.until = self.until.min(now + each.saturating_mul(events));
+        self.is_silent = true;
+    }
+
     /// How many it has not processed yet, as far as is known.
     fn events(&self, now: Instant) -> usize {
         if self.until > now { self.events } else { 0 }
@@ -163,9 +179,10 @@ impl Sender {
         let mut left: BTreeMap<OwnedRoomId, usize> = {
             let mut all = self.destinations.lock();
             let Some(destination) = all.get_mut(server) else { return (Vec::new(), held) };
+            let is_behind_for_long = destination.is_behind_for(now) > limits::ROOM_IN_FLIGHT_BEHIND;
             let pace = &mut destination.pace;
             pace.settle(now);
-            if pace.takes(offsets.len(), now) {
+            if pace.takes(offsets.len(), now) || is_behind_for_long {
                 offsets.truncate(most);
                 return (offsets, held);
             }
@@ -190,10 +207,23 @@ impl Sender {
                 }
                 *left -= 1;
                 events += 1;
+            } else if !held.is_empty()
+                && self.receipt_room(offset).is_some_and(|of| held.contains(&of))
+            {
+                // Some homeservers ignore receipts for events that they do not have yet.
+                continue;
             }
             ready.push(offset);
         }
         (ready, held)
+    }
+
+    /// The room of a receipt.
+    fn receipt_room(&self, offset: Offset) -> Option<OwnedRoomId> {
+        match self.engine.log().get(offset).ok()??.command().ok()?? {
+            Command::RoomReceipt(receipt) => Some(receipt.room_id),
+            _ => None,
+        }
     }
 
     /// Notes that a homeserver has taken these records.
@@ -238,6 +268,8 @@ impl Sender {
         let path = format!("/_matrix/federation/v1/event/{}", encoded(event_id.as_str()));
         let mut question = FederationRequest::get(path);
         (_, question.timeout) = limits::ROOM_IN_FLIGHT_ASKED;
+        // It cannot be closed.
+        let _place = self.places.acquire().await;
         let answer = self.client.send(server, question).await;
         let what = progress(&answer);
         debug!(%server, %event_id, ?what, "a homeserver was asked for an event that it was sent");
@@ -378,6 +410,27 @@ mod tests {
             pace.answered(&room_id, &event_id, Progress::NotYet, now);
             assert!(rooms.iter().all(|room_id| pace.left(room_id, now) < 3));
         }
+    }
+
+    #[test]
+    fn what_was_confirmed_of_one_room_holds_back_no_other() {
+        let (mut now, each) = (Instant::now(), limits::ROOM_IN_FLIGHT.1);
+        let mut pace = busy(MOST, now);
+        // All of this is confirmed, in far less time than is assumed, while another room goes on.
+        for _ in 0..100 {
+            answered(&mut pace, Progress::Processed, now);
+            pace.sent(room_id!("!other"), event_id!("$b"), now);
+            pace.answered(room_id!("!other"), event_id!("$b"), Progress::Processed, now);
+            pace.sent(room_id!("!other"), event_id!("$c"), now);
+            for _ in 0..MOST {
+                pace.sent(room_id!("!busy"), event_id!("$last"), now);
+            }
+            now += each;
+        }
+        assert_eq!(pace.left(room_id!("!busy"), now), 0);
+        answered(&mut pace, Progress::Unknown, now);
+        let whole = each * u32::try_from(MOST).expect("few");
+        assert_eq!(pace.left(room_id!("!busy"), now + whole), MOST);
     }
 
     #[test]

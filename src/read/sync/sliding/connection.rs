@@ -278,12 +278,16 @@ impl Connections {
         let kept = || self.sessions.get(&session).map(|kept| kept.connections);
         kept().unwrap_or_else(|| {
             at_length(|| {
-                let _one_copy = self.reading.lock();
-                kept().unwrap_or_else(|| {
-                    let connections = self.read(session).unwrap_or_default();
-                    self.keep(session, Arc::clone(&connections));
-                    connections
-                })
+                let one_copy = self.reading.lock();
+                if let Some(kept) = kept() {
+                    return kept;
+                }
+                let connections = self.read(session).unwrap_or_default();
+                let evicted = self.insert(session, Arc::clone(&connections));
+                // Others need not wait for what is written.
+                drop(one_copy);
+                evicted.iter().for_each(|(other, kept)| self.write(*other, &kept.connections));
+                connections
             })
         })
     }
@@ -333,7 +337,22 @@ impl Connections {
         Ok(Pos { token, connection: resumed.slot.id, ticket })
     }
 
+    /// Puts the connections of a session into the cache, and what is evicted into files.
     fn keep(&self, session: Offset, connections: Arc<Mutex<OfSession>>) {
+        let evicted = self.insert(session, connections);
+        if !evicted.is_empty() {
+            at_length(|| {
+                evicted.iter().for_each(|(other, kept)| self.write(*other, &kept.connections));
+            });
+        }
+    }
+
+    /// Puts the connections of a session into the cache. Returns what is evicted.
+    fn insert(
+        &self,
+        session: Offset,
+        connections: Arc<Mutex<OfSession>>,
+    ) -> Vec<(Offset, CacheEntry)> {
         let of_session = connections.lock();
         let weights = of_session.iter().map(|(_, slot)| slot.weight.load(Ordering::Relaxed));
         let weight = weights.sum::<u64>() + 256;
@@ -343,11 +362,7 @@ impl Connections {
         self.sessions.insert_with_lifecycle(session, entry, &mut evicted);
         // An entry that is replaced counts as evicted, too.
         evicted.retain(|(other, _)| *other != session || !self.sessions.contains_key(&session));
-        if !evicted.is_empty() {
-            at_length(|| {
-                evicted.iter().for_each(|(other, kept)| self.write(*other, &kept.connections));
-            });
-        }
+        evicted
     }
 
     /// The connections of a session in its file.
@@ -394,6 +409,9 @@ impl Connections {
 
     /// Writes what is new to the files. Blocks.
     pub fn write_all(&self) {
+        if let Some(files) = &self.files {
+            files.writer().begin();
+        }
         for (session, kept) in self.sessions.iter() {
             self.write(session, &kept.connections);
         }

@@ -108,7 +108,7 @@ impl ConnectionFiles {
     /// oldest ones beyond the limit for all.
     pub(super) fn sweep(&self, now_ms: u64, live: &HashSet<Offset>) {
         let mut writer = self.writer();
-        writer.written.bytes = 0;
+        writer.begin();
         let mut files = Vec::new();
         for path in disk::entries(&self.dir).unwrap_or_default() {
             let Ok(metadata) = fs::metadata(&path).inspect_err(not_swept) else { continue };
@@ -136,6 +136,11 @@ fn not_swept(error: &io::Error) {
 }
 
 impl Writer<'_> {
+    /// Begins to count how much is written.
+    pub(super) fn begin(&mut self) {
+        self.written.bytes = 0;
+    }
+
     /// Writes the connections of a session. Returns whether the file has them then.
     pub(super) fn write(&mut self, session: Offset, connections: &[StoredConnection]) -> bool {
         let written = self.try_write(session, connections);
@@ -154,9 +159,10 @@ impl Writer<'_> {
     fn try_write(&self, session: Offset, connections: &[StoredConnection]) -> io::Result<u64> {
         let body = postcard::to_stdvec(&(FORMAT, connections)).map_err(io::Error::other)?;
         let path = self.files.path(session);
-        let is_too_much = body.len() > limits::SLIDING_FILE_BYTES
-            || self.written.bytes + body.len() as u64 > limits::SLIDING_FILES_BYTES;
-        if is_too_much {
+        if self.written.bytes + body.len() as u64 > limits::SLIDING_FILES_BYTES {
+            return Err(io::Error::other("too much was written in an hour"));
+        }
+        if body.len() > limits::SLIDING_FILE_BYTES {
             // An earlier file would not be of use either.
             return match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
