@@ -347,8 +347,8 @@ pub const ROOM_IN_FLIGHT_ASKED: (Duration, Duration) =
 /// pace of [`ROOM_IN_FLIGHT`].
 pub const ROOM_IN_FLIGHT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long more events wait for such confirmations if so many records wait that nothing can overtake
-/// them. Afterwards they are sent without a pause.
+/// How long more events wait for such confirmations if so many records wait that nothing can
+/// overtake them. Afterwards they are sent without a pause.
 pub const ROOM_IN_FLIGHT_BEHIND: Duration = Duration::from_secs(60);
 
 /// How long a homeserver may take to answer a transaction.
