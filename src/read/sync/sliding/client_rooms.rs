@@ -26,9 +26,14 @@ pub(super) struct ClientRooms {
     states: Shared<RequiredState>,
     /// The sum of [`RequiredState::weight`].
     states_weight: u64,
-    /// How many member events the rooms have, and how many bytes these take.
-    members: usize,
-    members_bytes: usize,
+    members: MemberCount,
+}
+
+/// How many member events the rooms have, and how many bytes these take.
+#[derive(Clone, Debug, Default)]
+struct MemberCount {
+    events: usize,
+    bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -146,17 +151,14 @@ impl ClientRooms {
                             if all_members || !members.is_empty() {
                                 let kept = (!all_members).then(|| entry.members.iter());
                                 let all = kept.into_iter().flatten().chain(members).collect();
-                                self.members -= entry.members.count();
-                                self.members_bytes -= entry.members.bytes();
+                                self.members.remove(&entry.members);
                                 entry.members = MemberEvents::new(all);
-                                self.members += entry.members.count();
-                                self.members_bytes += entry.members.bytes();
+                                self.members.add(&entry.members);
                             }
                         }
                         None => {
                             let members = MemberEvents::new(members);
-                            self.members += members.count();
-                            self.members_bytes += members.bytes();
+                            self.members.add(&members);
                             new.push(Entry { room, way, timeline_start, members });
                         }
                     }
@@ -178,9 +180,9 @@ impl ClientRooms {
             self.rooms.shrink_to(self.rooms.len() + self.rooms.len() / 8);
         }
         // Forgotten members are sent again, which is allowed.
-        if self.members > limits::SLIDING_MEMBERS {
+        if self.members.events > limits::SLIDING_MEMBERS {
             self.rooms.iter_mut().for_each(|entry| entry.members = MemberEvents::default());
-            (self.members, self.members_bytes) = (0, 0);
+            self.members = MemberCount::default();
         }
     }
 
@@ -189,8 +191,7 @@ impl ClientRooms {
         let (removed, rest) = rooms.partition::<Vec<_>, _>(|entry| gone.contains(&entry.room));
         self.rooms = rest;
         for entry in removed {
-            self.members -= entry.members.count();
-            self.members_bytes -= entry.members.bytes();
+            self.members.remove(&entry.members);
             self.release(&entry.way);
         }
     }
@@ -258,7 +259,19 @@ impl ClientRooms {
         let rooms = self.rooms.len() * (size_of::<Entry>() + size_of::<Entry>() / 8);
         // With what each takes in its map.
         let ways = self.ways.0.len() * (size_of::<SentRoom>() + 48);
-        self.states_weight + (rooms + ways + self.members_bytes) as u64
+        self.states_weight + (rooms + ways + self.members.bytes) as u64
+    }
+}
+
+impl MemberCount {
+    fn add(&mut self, members: &MemberEvents) {
+        self.events += members.count();
+        self.bytes += members.bytes();
+    }
+
+    fn remove(&mut self, members: &MemberEvents) {
+        self.events -= members.count();
+        self.bytes -= members.bytes();
     }
 }
 
@@ -411,7 +424,7 @@ mod tests {
                     prop_assert_eq!(of(&again), of(&rooms));
                 }
                 let members: usize = model.values().map(|of| of.1.len()).sum();
-                prop_assert_eq!(rooms.members, members);
+                prop_assert_eq!(rooms.members.events, members);
                 let states: HashSet<_> = model.values().map(|of| &of.0.state).collect();
                 prop_assert_eq!(rooms.states.0.len(), states.len());
                 let ways: HashSet<_> =
