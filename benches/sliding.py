@@ -11,7 +11,6 @@ answer, and its memory.
     benches/sliding.py --devices 10000 --rooms 1000
 """
 
-import argparse
 import http.client
 import json
 import os
@@ -21,7 +20,6 @@ import tempfile
 import time
 import urllib.parse
 
-import peers
 import user_day
 
 PATH = "unstable/org.matrix.simplified_msc3575/sync"
@@ -80,13 +78,9 @@ def connect(port):
 
 
 def main():
-    about, _, more = __doc__.partition("\n\n")
-    parser = argparse.ArgumentParser(
-        description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = user_day.parser_of(__doc__)
     parser.add_argument("--devices", type=int, default=600, help="how many devices there are (600)")
     parser.add_argument("--rooms", type=int, default=1000, help="how many rooms the user is in (1,000)")
-    parser.add_argument("--server", default=peers.ROOT / "target/release/logcabin", help="the program to measure")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sliding-") as temporary:
         directory = pathlib.Path(temporary) / "data"

@@ -156,15 +156,21 @@ def serve(options, directory):
     raise RuntimeError("the server does not answer")
 
 
-def main():
-    about, _, more = __doc__.partition("\n\n")
+def parser_of(doc):
+    """A parser for the arguments of `serve`, with this text as its help."""
+    about, _, more = doc.partition("\n\n")
     parser = argparse.ArgumentParser(
         description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", default=peers.ROOT / "target/release/logcabin", help="the program to measure")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
+    return parser
+
+
+def main():
+    parser = parser_of(__doc__)
     parser.add_argument("--users", type=int, default=20, help="how many users there are (20)")
     parser.add_argument("--days", type=int, default=15, help="how many days they live through (15)")
     parser.add_argument("--settle", type=float, default=60, help="seconds for what is left to do at the end (60)")
-    parser.add_argument("--server", default=peers.ROOT / "target/release/logcabin", help="the program to measure")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an environment variable")
     parser.add_argument("--keep", metavar="DIR", type=pathlib.Path, help="where the data directory is to stay")
     options = parser.parse_args()
     random.seed(1)

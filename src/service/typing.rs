@@ -1,12 +1,11 @@
 //! Typing, of users of this server and of others: timers that end it, and waves in which it is
 //! recorded in large rooms.
 //!
-//! In a large room somebody begins or stops typing all the time. Each record of it would wake
-//! everybody who waits, who would ask again and find the next one. So the first change is recorded
-//! at once, and those that follow it together, once the [wave](limits::TYPING_WAVE) is over. Of a
-//! user who began and stopped in between, nothing is recorded. All who are told of typing (both
-//! kinds of sync, application services, other homeservers) read the records, and so are told as
-//! rarely.
+//! In a large room, users begin and stop typing all the time. Each record would wake every waiting
+//! client, which would ask again and find the next record. So the server records the first change
+//! at once, and the following ones together at the end of the [wave](limits::TYPING_WAVE). If a
+//! user begins and stops within a wave, nothing is recorded. Both kinds of sync, application
+//! services and other homeservers read the records, and so are told as rarely.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -21,7 +21,8 @@ pub const RECEIPTS_LOOKED_AT: usize = 2000;
 /// ask for.
 pub const TYPING: Duration = Duration::from_secs(30);
 
-/// The users of a room who are shown as typing: those who began first. Clients name two or three.
+/// The users of a room who are shown as typing: the ones who began first. Clients name two or
+/// three.
 pub const TYPISTS: usize = 20;
 
 /// The shortest and the longest time between two records of typing in a large room. In between it
