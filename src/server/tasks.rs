@@ -169,6 +169,12 @@ pub(super) async fn begin(
             sender.run(shutdown)
         });
         tasks.wait_for("federation", sender);
+        let again = (Arc::clone(engine), Arc::clone(others), Arc::clone(&app.typing));
+        let until = shutdown.clone();
+        tasks.keep("events of others", move || {
+            let ((engine, others, typing), shutdown) = (again.clone(), until.clone());
+            federation::retry_unplaced(engine, others, typing, shutdown)
+        });
         if others.has_presence {
             let again = (Arc::clone(engine), shutdown.clone());
             tasks.keep_leased("presence of others", move || {

@@ -291,6 +291,25 @@ pub const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);
 /// let this server into a room must not delay what others send for long.
 pub const ENTRY_WAIT: Duration = Duration::from_secs(10);
 
+/// Events of other homeservers that could not be placed when they arrived, and that are tried
+/// again: their number and bytes, of one site.
+pub const UNPLACED_OF_SITE: (usize, usize) = (100, 1 << 20);
+
+/// See [`UNPLACED_OF_SITE`]: in all.
+pub const UNPLACED_IN_ALL: (usize, usize) = (1000, 8 << 20);
+
+/// When they are tried again: after this time at first, after twice the time before from then on,
+/// and at most after this.
+pub const UNPLACED_RETRY: (Duration, Duration) =
+    (Duration::from_secs(10), Duration::from_secs(1800));
+
+/// How often they are tried again: over three hours. What the homeserver sends later in the room
+/// brings them along, too.
+pub const UNPLACED_TRIES: u32 = 13;
+
+/// How many are tried at the same time, of as many sites.
+pub const UNPLACED_AT_ONCE: usize = 8;
+
 /// Events that are fetched because another one comes after them: requests, events, bytes and time.
 pub const MISSING_EVENTS: (usize, usize, usize, Duration) =
     (10, 500, 5 << 20, Duration::from_secs(30));

@@ -15,6 +15,7 @@ mod pdu;
 pub mod presence;
 pub mod query_rates;
 mod receive;
+mod retries;
 
 pub use devices::{ClaimedKeys, KeyClaims, by_server, known_devices};
 pub use enter::{EnterError, EntryRequest, MembershipChange};
@@ -22,3 +23,4 @@ pub use fetch::Budget;
 pub use memory::{Amounts, Federation, Kind, OriginLimits, OriginUsage, Site};
 pub use pdu::{Pdu, PduError};
 pub use receive::PduReceiver;
+pub use retries::retry_unplaced;

@@ -61,6 +61,21 @@ pub enum PduError {
     NotRecorded(#[from] logcabin_engine::Rejected),
 }
 
+impl PduError {
+    /// Whether others did not answer what this homeserver has to know first of an event that
+    /// `origin` sent. They may later.
+    pub(super) fn is_for_want_of_answers(&self, origin: &ServerName) -> bool {
+        match self {
+            Self::Missing | Self::Late => true,
+            // Any homeserver can name others whose keys cannot be had.
+            Self::Key(KeyError::Unreachable(server, _) | KeyError::NotAgain(server)) => {
+                server == origin
+            }
+            _ => false,
+        }
+    }
+}
+
 impl From<LaxError> for PduError {
     fn from(error: LaxError) -> Self {
         Self::Form(error.to_string())

@@ -151,8 +151,22 @@ impl<'a> PduReceiver<'a> {
         Ok(known.is_some_and(|event| !lacks_place(event)))
     }
 
-    /// Handles an event from a transaction of `origin`. Returns its id and outcome.
+    /// Handles an event from a transaction of `origin`. Returns its id and outcome. If others do
+    /// not answer what has to be known first, it is tried again later.
     pub async fn take(
+        &self,
+        origin: &ServerName,
+        raw: &RawValue,
+        budget: &mut Budget,
+    ) -> Result<(OwnedEventId, Result<ReceiveOutcome, PduError>), PduError> {
+        let (event_id, outcome) = self.take_once(origin, raw, budget).await?;
+        if let Err(error) = &outcome {
+            self.keep_for_later(origin, &event_id, raw, error);
+        }
+        Ok((event_id, outcome))
+    }
+
+    pub(super) async fn take_once(
         &self,
         origin: &ServerName,
         raw: &RawValue,

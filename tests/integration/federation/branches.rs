@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::hostile::{Hostile, now, texts};
+use super::hostile::{Hostile, now, texts, with_pia};
 use super::peer::{Peer, Script};
 use super::{Federated, authority};
-use crate::harness::{User, encode};
+use crate::harness::{User, encode, until};
 
 /// The id of a state event of a room.
 async fn holder(user: &User, room_id: &str, event_type: &str) -> Value {
@@ -118,4 +118,26 @@ async fn a_member_who_is_first_known_by_auth_events_is_heard() {
     let path = format!("/rooms/{}/joined_members", encode(&room_id));
     let joined = ann.request("GET", &path, None).await.ok();
     assert!(joined["joined"][&nina].is_object(), "{joined}");
+}
+
+/// A homeserver reaches this one while it cannot be reached itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_is_placed_once_its_homeserver_answers_what_comes_before_it() {
+    let Some(authority) = authority("late answers") else { return };
+    let cabin = Federated::start(&authority).await;
+    let script = Script::default();
+    let peer = script.start(&authority).await;
+    let (ann, room_id, mut pia) = with_pia(&peer, &cabin).await;
+    let before = pia.message("missed").await;
+    let (missed_id, missed) = pia.signed(before.clone());
+    let mut after = before.clone();
+    after["prev_events"] = json!([missed_id]);
+    after["depth"] = json!(before["depth"].as_u64().expect("a depth") + 1);
+    after["content"]["body"] = json!("after it");
+    let (id, after) = pia.signed(after);
+    let said = pia.send(std::slice::from_ref(&after)).await;
+    assert!(said[&*id]["error"].is_string(), "{said}");
+    assert!(texts(&ann, &room_id).await.is_empty());
+    script.set([("get_missing_events", json!({ "events": [missed] }))]);
+    until("both are there", async || texts(&ann, &room_id).await == ["after it", "missed"]).await;
 }

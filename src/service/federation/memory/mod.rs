@@ -7,6 +7,7 @@ mod gaps;
 mod origin_limits;
 mod rates;
 mod site;
+mod unplaced;
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -20,6 +21,7 @@ pub(crate) use gaps::{GapFilling, GapMemory};
 pub use origin_limits::{Amounts, Kind, OriginLimits, OriginUsage};
 pub(crate) use rates::{EphemeralRates, Knocks};
 pub use site::Site;
+pub(crate) use unplaced::{Trial, UnplacedEvents};
 
 use logcabin_base::{
     bodies::BodyBudget, fair_queue::FairQueue, keyed_semaphore::KeyedSemaphore, limits,
@@ -59,6 +61,8 @@ pub struct Federation {
     pub accounts: OriginLimits,
     /// How often they may knock on rooms.
     pub(crate) knocks: Knocks,
+    /// Events that could not be placed when they arrived.
+    pub(crate) unplaced: Arc<UnplacedEvents>,
     /// Events that wait until a state is resolved, each in its turn.
     pub resolving: Arc<FairQueue>,
     pub has_presence: bool,
@@ -95,6 +99,7 @@ impl Federation {
             ephemeral_rates: EphemeralRates::default(),
             accounts,
             knocks: Knocks::default(),
+            unplaced: Arc::default(),
             resolving: FairQueue::on_half(),
             has_presence,
         })
