@@ -1,12 +1,12 @@
 //! Tries events again that could not be placed when they arrived: a homeserver may reach this one
 //! while it cannot be reached itself, and it sends an event once.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Instant};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt as _;
 use ruma::{EventId, ServerName};
 use serde_json::value::RawValue;
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use tracing::{debug, error};
 
 use super::{Budget, Federation, Kind, PduError, PduReceiver, memory::Trial};

@@ -1,15 +1,15 @@
 //! Events that could not be placed when they arrived, because others could not be asked for what
 //! they come after, or for keys. Their senders do not send them again.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use ruma::{EventId, OwnedEventId, OwnedServerName, ServerName};
 use serde_json::value::RawValue;
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 
 use super::Site;
 use logcabin_base::limits;
@@ -106,7 +106,7 @@ impl UnplacedEvents {
             let changed = self.changed.notified();
             match next {
                 Some(next) => tokio::select! {
-                    () = tokio::time::sleep_until(next.into()) => {}
+                    () = sleep_until(next) => {}
                     () = changed => {}
                 },
                 None => changed.await,
