@@ -1,7 +1,7 @@
 //! Events that could not be placed when they arrived, because others could not be asked for what
 //! they come after, or for keys. Their senders do not send them again.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use ruma::{EventId, OwnedEventId, OwnedServerName, ServerName};
@@ -72,12 +72,13 @@ impl UnplacedEvents {
         }
         while !fits(all.iter().fold((0, 0), size), limits::UNPLACED_IN_ALL) {
             // Sites that have many give way to those that have few.
-            let count = |site: &Site| all.iter().filter(|kept| kept.site == *site).count();
-            let of_most = all.iter().max_by_key(|kept| count(&kept.site));
-            let Some(most) = of_most.map(|kept| kept.site.clone()) else { return false };
-            let newest = all.iter().rposition(|kept| kept.site == most && !kept.is_tried);
+            let mut counts = HashMap::<&Site, usize>::new();
+            all.iter().for_each(|kept| *counts.entry(&kept.site).or_default() += 1);
+            let most = counts.into_iter().max_by_key(|(_, count)| *count);
+            let Some((most, count)) = most else { return false };
+            let newest = all.iter().rposition(|kept| kept.site == *most && !kept.is_tried);
             match newest {
-                Some(newest) if count(&most) > of_site.0 + 1 => drop(all.remove(newest)),
+                Some(newest) if count > of_site.0 + 1 => drop(all.remove(newest)),
                 _ => return false,
             }
         }
@@ -117,8 +118,8 @@ impl UnplacedEvents {
     /// The event that has been due for the longest time, or else when one will be.
     fn take_due(self: &Arc<Self>, now: Instant) -> Result<Trial, Option<Instant>> {
         let mut all = self.all.lock();
-        let is_free =
-            |at: &usize| !all.iter().any(|other| other.is_tried && other.site == all[*at].site);
+        let tried: Vec<_> = all.iter().filter(|event| event.is_tried).map(|of| &of.site).collect();
+        let is_free = |at: &usize| !tried.contains(&&all[*at].site);
         let first = (0..all.len()).filter(is_free).min_by_key(|at| all[*at].next).ok_or(None)?;
         let event = &mut all[first];
         if event.next > now {
