@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::{TryFutureExt as _, future::BoxFuture};
 use http::{HeaderMap, Method, Uri};
 use ruma::{OwnedServerName, ServerName};
 
@@ -15,7 +15,8 @@ use super::{
     federation::signed::{not_overdrawn, signed_by},
     server::{Server, node_message::NodeMessage},
 };
-use crate::http::{ApiError, App, OpenTo, Reply, Session};
+use crate::http::{ApiError, App, CallerIdentity, OpenTo, Reply, Session};
+use logcabin_base::long_work::WorkPermit;
 use logcabin_outside::appservice::Service;
 use logcabin_record::{Stream, command::TokenHash};
 use logcabin_service::{federation::Kind, health::HealthProblem};
@@ -98,6 +99,15 @@ impl App for Server {
 
     fn exempt(&self, session: &Session) -> bool {
         self.is_exempt(session)
+    }
+
+    fn turn<'a>(
+        &'a self,
+        who: &'a CallerIdentity,
+        client: IpAddr,
+    ) -> BoxFuture<'a, Result<Option<WorkPermit>, ApiError>> {
+        let turn = self.long_work_turn(who.session.as_ref(), who.server.as_deref(), client);
+        Box::pin(turn.map_ok(Some))
     }
 
     fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {

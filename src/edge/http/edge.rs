@@ -40,6 +40,7 @@ use super::{
     request_metrics::{Measured, answered_nowhere, trace},
     table::{AnswerFuture, Call, Route, Routes},
     throttle::{Spent, Throttle},
+    turn::Turn,
 };
 use logcabin_base::{
     arrival::Pace,
@@ -471,7 +472,8 @@ impl<A: App> Edge<A> {
             _ => limits::JSON_DEPTH,
         };
         let body = if route.body.is_json() {
-            decode::json_body(body, depth, route.body == Body::JsonIfAny)?
+            let turn = Turn::of(&*self.app, &who, client, &body).await?;
+            turn.take(|| decode::json_body(body, depth, route.body == Body::JsonIfAny))?
         } else {
             body
         };
@@ -507,6 +509,7 @@ impl<A: App> Edge<A> {
             Access::Login => self.turned_away(route, &method, &headers, &mut who).await,
             _ => None,
         };
+        let turn = Turn::of(&*self.app, &who, client, &body).await?;
         let call = Call {
             app: Arc::clone(&self.app),
             who,
@@ -523,7 +526,7 @@ impl<A: App> Edge<A> {
         let is_write = is_write(&call.method);
         let answer: Result<AnswerFuture, ApiError> = match turned_away {
             Some(answer) => Ok(Box::pin(std::future::ready(answer))),
-            None => route.answer(call, args),
+            None => turn.take(|| route.answer(call, args)),
         };
         let answer = match dropped {
             Some(dropped) => answer.map(|answer| gather::until(answer, dropped)),

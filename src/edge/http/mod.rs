@@ -56,6 +56,7 @@ mod table;
 mod tests;
 mod throttle;
 pub mod tls;
+mod turn;
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -88,7 +89,7 @@ pub(crate) use self::{
     decode::query_parameter,
     refused_logins::{LoginRefusal, refused_login},
 };
-use logcabin_base::shutdown::Shutdown;
+use logcabin_base::{long_work::WorkPermit, shutdown::Shutdown};
 use logcabin_outside::appservice::Service;
 use logcabin_record::Origin;
 
@@ -192,6 +193,16 @@ pub trait App: Send + Sync + 'static {
     fn exempt(&self, session: &Session) -> bool {
         let _ = session;
         false
+    }
+
+    /// Waits for the caller's turn to do long work; `None` if turns are not taken.
+    fn turn<'a>(
+        &'a self,
+        who: &'a CallerIdentity,
+        client: IpAddr,
+    ) -> BoxFuture<'a, Result<Option<WorkPermit>, ApiError>> {
+        let _ = (who, client);
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     /// Notes the address and the user agent of a request of this session.
