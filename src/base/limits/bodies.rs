@@ -11,7 +11,7 @@ pub const HTTP2_WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
 /// alone. While it arrives, it counts like others.
 pub const SMALL_BODY_BYTES: usize = 4 * 1024;
 
-/// A body larger than this is read as long work, in its sender's turn: nearly all are smaller.
+/// A body larger than this is decoded as long work, in its sender's turn: nearly all are smaller.
 pub const LONG_BODY_BYTES: usize = 64 * 1024;
 
 /// What a byte of a JSON body counts for: itself, and its copy in the decoded request, where texts

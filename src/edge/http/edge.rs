@@ -471,21 +471,21 @@ impl<A: App> Edge<A> {
             Access::Server => limits::TEXT_DEPTH,
             _ => limits::JSON_DEPTH,
         };
+        // Another homeserver retries what is not answered, so its body may be dropped: processing
+        // it can take minutes. All other large bodies are from users.
+        let may_be_dropped = route.access == Access::Server;
+        if let Some(held) = &held {
+            held.arrived(may_be_dropped);
+        }
         let body = if route.body.is_json() {
             let turn = Turn::of(&*self.app, &who, client, &body).await?;
             turn.take(|| decode::json_body(body, depth, route.body == Body::JsonIfAny))?
         } else {
             body
         };
-        // Another homeserver retries what is not answered, so its body may be dropped: processing
-        // it can take minutes. All other large bodies are from users.
-        let may_be_dropped = route.access == Access::Server;
         let dropped = held.as_ref().filter(|_| may_be_dropped).map(bodies::Body::watch);
         let body = match held {
-            Some(held) => {
-                held.arrived(may_be_dropped);
-                held.keep(body)
-            }
+            Some(held) => held.keep(body),
             None => body,
         };
         // What other homeservers refer to is in the log.
@@ -499,6 +499,7 @@ impl<A: App> Edge<A> {
             }
             // What the request refers to is gone with the node, as after a restart.
         }
+        let turn = Turn::of(&*self.app, &who, client, &body).await?;
         if let Some(class) = limited
             && is_write(&method)
         {
@@ -509,7 +510,6 @@ impl<A: App> Edge<A> {
             Access::Login => self.turned_away(route, &method, &headers, &mut who).await,
             _ => None,
         };
-        let turn = Turn::of(&*self.app, &who, client, &body).await?;
         let call = Call {
             app: Arc::clone(&self.app),
             who,

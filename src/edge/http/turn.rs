@@ -1,21 +1,22 @@
-//! Reading large bodies in turn: checking and decoding one takes milliseconds, in which the thread
-//! would do nothing else, and its sender may have sent many.
+//! Decoding large bodies in turn: it takes milliseconds, in which the thread would do nothing else,
+//! and the sender may have sent many.
 
 use std::net::IpAddr;
 
 use super::{ApiError, App, CallerIdentity};
 use logcabin_base::{background::at_length, limits, long_work::WorkPermit};
 
-/// When a body is read.
+/// When a body is checked and decoded.
 pub(super) enum Turn {
     /// At once: the body is small.
     None,
-    /// As long work. Other homeservers take no turns for it: bodies of theirs are few at a time.
+    /// As long work. Other homeservers take no turns for it: their bodies are charged to their
+    /// accounts before.
     Long(Option<WorkPermit>),
 }
 
 impl Turn {
-    /// Waits for the turn to read this body.
+    /// Waits for the turn to decode this body.
     pub(super) async fn of<A: App>(
         app: &A,
         who: &CallerIdentity,

@@ -69,7 +69,7 @@ endpoint! {
     /// A token: from the page's form, or as JSON from an app.
     pub(super) struct SubmitToken = POST "/_matrix/client/unstable/logcabin/validate";
     for NoAccessToken;
-    body Body::Bytes;
+    body Body::Short(limits::ANONYMOUS_BODY_BYTES);
     {}
 }
 

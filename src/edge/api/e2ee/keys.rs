@@ -85,8 +85,6 @@ pub(super) async fn query(
     mut cx: Cx<Server>,
     request: get_keys::Request,
 ) -> Result<Json, ApiError> {
-    // Other homeservers may take their time.
-    cx.forget_request();
     if request.device_keys.len() > limits::KEY_QUERY {
         return Err(ApiError::invalid_param("There are too many users for one request."));
     }
@@ -98,6 +96,8 @@ pub(super) async fn query(
         return cx.at_length(|| json(&look_up(&cx.app.engine, local, viewer)?)).await;
     }
     let mut found = cx.at_length(|| look_up(&cx.app.engine, local, viewer)).await?;
+    // Other homeservers may take their time.
+    cx.forget_request();
     Box::pin(cx.add_remote_keys(remote, patience(request.timeout), &mut found)).await?;
     json(&found)
 }

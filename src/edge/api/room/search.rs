@@ -14,7 +14,7 @@ use ruma::{
     events::StateEventType,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use super::context::{Around, around};
 use crate::{
@@ -118,10 +118,26 @@ impl Token {
 
 /// The filter in the body: ruma's type lacks some fields.
 fn filter(body: &[u8]) -> Result<EventFilter, ApiError> {
-    let body: Value = serde_json::from_slice(body).map_err(ApiError::internal)?;
-    match body.pointer("/search_categories/room_events/filter") {
-        Some(filter) => EventFilter::parse(&filter.to_string())
-            .map_err(|error| ApiError::bad_json(error.to_string())),
+    #[derive(Deserialize)]
+    struct Body<'a> {
+        #[serde(borrow)]
+        search_categories: Categories<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Categories<'a> {
+        #[serde(borrow)]
+        room_events: Criteria<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Criteria<'a> {
+        #[serde(borrow)]
+        filter: Option<&'a RawValue>,
+    }
+    let body: Body<'_> = serde_json::from_slice(body).map_err(ApiError::internal)?;
+    match body.search_categories.room_events.filter {
+        Some(filter) => {
+            EventFilter::parse(filter.get()).map_err(|error| ApiError::bad_json(error.to_string()))
+        }
         None => Ok(EventFilter::default()),
     }
 }

@@ -24,6 +24,7 @@ use ruma::{
 use tokio::sync::Semaphore;
 
 use crate::http::*;
+use logcabin_base::long_work::WorkPermit;
 use logcabin_record::Offset;
 
 pub(super) struct Fake;
@@ -46,6 +47,15 @@ impl App for Fake {
                 _ => Err(ApiError::unknown_token(false)),
             }
         })
+    }
+
+    /// Somebody else's.
+    fn turn<'a>(
+        &'a self,
+        _: &'a CallerIdentity,
+        _: std::net::IpAddr,
+    ) -> BoxFuture<'a, Result<Option<WorkPermit>, ApiError>> {
+        Box::pin(async { Err(ApiError::limit_exceeded(Duration::from_secs(1))) })
     }
 
     fn admit(&self, _: &Session, open_to: OpenTo) -> Result<(), ApiError> {
