@@ -141,8 +141,7 @@ impl Body {
     /// # Errors
     /// When there is none in time, or this body had to make room.
     pub async fn grow(&mut self, bytes: usize, until: Instant) -> Result<(), Full> {
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(self.weight);
-        let to = bytes.div_ceil(limits::BODY_QUANTUM).saturating_mul(limits::BODY_QUANTUM);
+        let to = self.charge_of(bytes);
         if to <= self.reserved {
             return Ok(());
         }
@@ -173,11 +172,30 @@ impl Body {
         }
     }
 
+    /// Like [`Self::grow`], but waits for nothing and makes nobody give way.
+    ///
+    /// # Errors
+    /// When there is no such memory now.
+    pub fn try_grow(&mut self, bytes: usize) -> Result<(), Full> {
+        let to = self.charge_of(bytes);
+        if to > self.reserved {
+            let (shares, now) = (&self.bodies.shares, Instant::now());
+            let reserved = self.bodies.usage.lock().reserve(shares, self.id, to, false, now);
+            reserved.map_err(|_| Full::NoRoom)?;
+            self.reserved = to;
+        }
+        Ok(())
+    }
+
+    /// What so many bytes count for, in whole steps.
+    fn charge_of(&self, bytes: usize) -> u64 {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(self.weight);
+        bytes.div_ceil(limits::BODY_QUANTUM).saturating_mul(limits::BODY_QUANTUM)
+    }
+
     /// Gives back the memory beyond `bytes` bytes in total, and the turn once it needs none.
     pub fn shrink(&mut self, bytes: usize) {
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(self.weight);
-        let to = bytes.div_ceil(limits::BODY_QUANTUM).saturating_mul(limits::BODY_QUANTUM);
-        let to = to.min(self.reserved);
+        let to = self.charge_of(bytes).min(self.reserved);
         if self.bodies.usage.lock().shrink(&self.bodies.shares, self.id, to) {
             self.turn = None;
         }

@@ -268,6 +268,14 @@ impl FederationClient {
         ChargedTo { bodies: &self.bodies, asked, weight, urgency }
     }
 
+    /// The account for what is kept of answers because of an event of this homeserver. Whoever
+    /// keeps it must await [`Body::watch`].
+    pub fn kept_for(&self, server: &ServerName) -> Body {
+        let body = self.bodies.begin(Principal::Asked(server.as_str().into()), 1);
+        body.arrived(true);
+        body
+    }
+
     /// Sends a request to another homeserver, if the configuration allows it. The answer has begun
     /// to arrive, and its size is not limited.
     async fn begin(

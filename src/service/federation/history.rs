@@ -505,19 +505,9 @@ struct GapBudget {
 
 impl GapBudget {
     fn until(until: Instant) -> Self {
-        let asking = Allowance {
-            requests: limits::GAP_REQUESTS,
-            events: limits::GAP_AUTH_EVENTS,
-            bytes: limits::GAP_BYTES,
-            until,
-        };
-        let state = Allowance {
-            requests: 3 * limits::EVENTS_ONE_BY_ONE,
-            events: usize::MAX,
-            bytes: limits::FEDERATION_STATE_BYTES,
-            until,
-        };
-        Self { asking, state, recorded: 0 }
+        let (requests, events) = (limits::GAP_REQUESTS, limits::GAP_AUTH_EVENTS);
+        let asking = Allowance::new(requests, events, limits::GAP_BYTES, until);
+        Self { asking, state: Allowance::of_state(until), recorded: 0 }
     }
 }
 

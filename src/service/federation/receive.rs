@@ -254,7 +254,16 @@ impl<'a> PduReceiver<'a> {
         match self.propose(origin, &event, false).await? {
             ReceiveOutcome::Missing { .. }
             | ReceiveOutcome::Unresolved
-            | ReceiveOutcome::Disputed => self.with_ancestors(origin, room, event, budget).await,
+            | ReceiveOutcome::Disputed => {
+                let gives_way = budget.begin(self.federation.client.kept_for(origin));
+                let received = tokio::select! {
+                    biased;
+                    () = gives_way => Err(PduError::Missing),
+                    received = self.with_ancestors(origin, room, event, budget) => received,
+                };
+                budget.end();
+                received
+            }
             outcome => Ok(outcome),
         }
     }

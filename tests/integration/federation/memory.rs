@@ -1,7 +1,7 @@
 //! Bodies and answers that stop half-way: how much memory they take, and who waits for them.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,7 +14,8 @@ use super::hostile::{Hostile, now};
 use super::peer::Peer;
 use super::{Federated, authority};
 use crate::harness::stand_in::{Reply, Stops, reply, reply_json};
-use crate::harness::{Asked, TestServer, encode, until};
+use crate::harness::{Asked, TestServer, encode, free_address, until};
+use crate::monitoring::{scrape, value};
 
 const MIB: u64 = 1 << 20;
 
@@ -246,6 +247,67 @@ async fn answers_that_stop_are_dropped_and_take_little_memory() {
     assert!(grown < 128, "{} MiB of answers took {grown} MiB", 20 * ROOMS);
     assert!(took < Duration::from_secs(25), "{took:?}");
     assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+}
+
+/// They are copied from the answer that had them.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_wait_for_earlier_ones_stay_charged() {
+    crate::harness::nodes::one_server!("it looks at the metrics of one server");
+    let Some(authority) = authority("waiting events") else { return };
+    let metrics = free_address().to_string();
+    let cabin = Federated::start_with(&authority, &[("LOGCABIN_METRICS_BIND", &*metrics)]).await;
+    let between = Arc::<OnceLock<Value>>::default();
+    let answering = Arc::clone(&between);
+    let answer = Arc::new(move |asked: &Asked| {
+        let path = asked.path.strip_prefix("/_matrix/federation/v1/")?;
+        if path.starts_with("get_missing_events/") {
+            return Some(reply_json(200, answering.get()?));
+        }
+        // What comes before all of them never arrives.
+        let mut begun = reply(200, "application/json", "{\"pdus\":[")?;
+        begun.extensions_mut().insert(Stops::default());
+        path.starts_with("event/").then_some(Some(begun))
+    });
+    let peer = Peer::start_with(&authority, Duration::from_secs(3600), answer).await;
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let mut hostile = Hostile::new(&peer, &cabin, &room_id);
+    hostile.join().await;
+    let mut message = hostile.message(&"x".repeat(50_000)).await;
+    message["prev_events"] = json!([format!("${}", "x".repeat(43))]);
+    let mut chain = Vec::new();
+    for _ in 0..40 {
+        let (event_id, event) = hostile.signed(message.clone());
+        message["prev_events"] = json!([event_id]);
+        message["depth"] = json!(message["depth"].as_u64().expect("a depth") + 1);
+        chain.push(event);
+    }
+    let (_, last) = hostile.signed(message);
+    between.set(json!({ "events": chain })).expect("the first");
+    let charged = async || {
+        let counted = scrape(&metrics).await;
+        value(&counted, "logcabin_body_memory_bytes{bodies=\"answers\"}").expect("the metric")
+    };
+    let body = json!({ "origin": peer.name, "origin_server_ts": now(), "pdus": [last] });
+    let path = "/_matrix/federation/v1/send/waits";
+    let mut sending = std::pin::pin!(hostile.ask("PUT", path, &body));
+    // Not only while the answer is read.
+    let waiting = async {
+        let mut lately = Vec::new();
+        until("they are charged", async || {
+            lately.push(charged().await >= 1_900_000.0);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            lately.ends_with(&[true; 50])
+        })
+        .await;
+    };
+    tokio::select! {
+        answer = &mut sending => panic!("it is answered: {:?}", answer.body),
+        () = waiting => {}
+    }
+    sending.await.ok();
+    until("nothing is charged", async || charged().await == 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -121,7 +121,7 @@ impl PduReceiver<'_> {
                 let between = self.fetch_between(origin, room, latest, &mut budget.missing).await;
                 let mut between = between.unwrap_or_default();
                 between.retain(|event| !waiting.contains_key(&event.event_id));
-                self.ask_senders(origin, room, &mut between, &mut budget.senders).await?;
+                self.ask_senders(origin, room, &mut between, budget).await?;
                 for mut event in between {
                     self.ask_policy_server(room, &mut event, budget).await?;
                     waiting.insert(event.event_id.clone(), event);

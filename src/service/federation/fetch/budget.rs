@@ -1,8 +1,14 @@
 //! How much is fetched for one transaction: requests, events, bytes and time.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use logcabin_base::limits;
+use parking_lot::Mutex;
+
+use crate::federation::PduError;
+use logcabin_base::{bodies::Body, limits};
 
 /// The limits on fetches for one transaction of a homeserver, or for one event that is sent alone.
 pub struct Budget {
@@ -28,6 +34,41 @@ pub(in crate::federation) struct Allowance {
     pub(in crate::federation) events: usize,
     pub(in crate::federation) bytes: usize,
     pub(in crate::federation) until: Instant,
+    account: Option<Account>,
+    /// What was fetched and may still be in use.
+    pub(super) in_use: Vec<Charge>,
+}
+
+/// What is kept of answers is charged to it while one event is handled.
+type Account = Arc<Mutex<(Body, usize)>>;
+
+/// A part of what is kept of answers. It is charged until this is dropped.
+#[derive(Debug)]
+pub(in crate::federation) struct Charge {
+    account: Account,
+    bytes: usize,
+}
+
+impl Charge {
+    fn to(account: &Account, bytes: usize) -> Result<Self, PduError> {
+        let mut of_event = account.lock();
+        let (body, held) = &mut *of_event;
+        let all = held.saturating_add(bytes);
+        // Its homeserver may send it again later, and this one tries it again.
+        body.try_grow(all).map_err(|_| PduError::Missing)?;
+        *held = all;
+        drop(of_event);
+        Ok(Self { account: Arc::clone(account), bytes })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut of_event = self.account.lock();
+        let (body, held) = &mut *of_event;
+        *held = held.saturating_sub(self.bytes);
+        body.shrink(*held);
+    }
 }
 
 impl Budget {
@@ -35,13 +76,8 @@ impl Budget {
         let (requests, events, bytes, time) = limits::MISSING_EVENTS;
         let now = Instant::now();
         Self {
-            missing: Allowance { requests, events, bytes, until: now + time },
-            state: Allowance {
-                requests: 3 * limits::EVENTS_ONE_BY_ONE,
-                events: usize::MAX,
-                bytes: limits::FEDERATION_STATE_BYTES,
-                until: now + limits::FEDERATION_STATE_TIMEOUT,
-            },
+            missing: Allowance::new(requests, events, bytes, now + time),
+            state: Allowance::of_state(now + limits::FEDERATION_STATE_TIMEOUT),
             senders: limits::SENDERS_ASKED,
             keys: limits::TRANSACTION_KEYS_TIME,
             policy: limits::TRANSACTION_PDUS,
@@ -49,9 +85,61 @@ impl Budget {
             entries_until: now + limits::ENTRY_WAIT,
         }
     }
+
+    /// Charges what is kept of answers to this account from now on, for one event. The event is to
+    /// be given up when the result resolves.
+    pub(in crate::federation) fn begin(
+        &mut self,
+        account: Body,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let dropped = account.watch();
+        let account = Arc::new(Mutex::new((account, 0)));
+        self.missing.account = Some(Arc::clone(&account));
+        self.state.account = Some(account);
+        dropped
+    }
+
+    /// The event was handled: nothing is kept any more.
+    pub(in crate::federation) fn end(&mut self) {
+        for allowance in [&mut self.missing, &mut self.state] {
+            allowance.in_use.clear();
+            allowance.account = None;
+        }
+    }
 }
 
 impl Allowance {
+    pub(in crate::federation) const fn new(
+        requests: usize,
+        events: usize,
+        bytes: usize,
+        until: Instant,
+    ) -> Self {
+        Self { requests, events, bytes, until, account: None, in_use: Vec::new() }
+    }
+
+    /// For a room's state, and no more than that.
+    pub(in crate::federation) const fn of_state(until: Instant) -> Self {
+        Self::new(3 * limits::EVENTS_ONE_BY_ONE, usize::MAX, limits::FEDERATION_STATE_BYTES, until)
+    }
+
+    /// The same for one event, whose charge is to the same account.
+    pub(super) fn for_one(&self, until: Instant) -> Self {
+        Self { account: self.account.clone(), ..Self::new(1, 1, limits::ONE_EVENT_BYTES, until) }
+    }
+
+    /// Charges so much that is kept of an answer.
+    pub(super) fn charge(&self, bytes: usize) -> Result<Option<Charge>, PduError> {
+        self.account.as_ref().map(|account| Charge::to(account, bytes)).transpose()
+    }
+
+    /// The same until the event was handled.
+    pub(super) fn keep(&mut self, bytes: usize) -> Result<(), PduError> {
+        let charge = self.charge(bytes)?;
+        self.in_use.extend(charge);
+        Ok(())
+    }
+
     pub(super) fn left(&self) -> Option<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
         (self.requests > 0 && self.events > 0 && self.bytes > 0 && !left.is_zero()).then_some(left)

@@ -44,6 +44,8 @@ impl PduReceiver<'_> {
         question.max_bytes = limits::ONE_EVENT_BYTES;
         let answer = self.answer(origin, question, budget).await?;
         let one: OneEvent = answer.json().map_err(|error| not_fetched(origin, &error))?;
-        Ok(one.pdus.into_iter().next())
+        let event = one.pdus.into_iter().next();
+        budget.keep(event.as_ref().map_or(0, |event| event.get().len()))?;
+        Ok(event)
     }
 }

@@ -62,7 +62,9 @@ impl PduReceiver<'_> {
     ) -> Result<T, PduError> {
         question.max_bytes = budget.bytes;
         let answer = self.answer(server, question, budget).await?;
-        answer.json().map_err(|error| not_fetched(server, &error))
+        let said = answer.json().map_err(|error| not_fetched(server, &error))?;
+        budget.keep(answer.body.len())?;
+        Ok(said)
     }
 
     /// An answer of at most the question's size.

@@ -1,11 +1,11 @@
 //! Asks the homeserver of an event's sender for the event, when another one altered its content.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::{StreamExt as _, stream};
 use ruma::ServerName;
 
-use super::Allowance;
+use super::Budget;
 use crate::federation::{Pdu, PduError, PduReceiver, receive::Verified};
 use logcabin_base::limits;
 use logcabin_state::Room;
@@ -20,8 +20,9 @@ impl PduReceiver<'_> {
         origin: &ServerName,
         room: &Room,
         events: &mut [Verified],
-        (requests, time): &mut (usize, Duration),
+        budget: &mut Budget,
     ) -> Result<(), PduError> {
+        let (requests, time) = &mut budget.senders;
         let mut lacking = Vec::new();
         for (at, event) in events.iter().enumerate() {
             let pdu = Pdu::of_room(room, &event.pdu)?;
@@ -36,20 +37,24 @@ impl PduReceiver<'_> {
             return Ok(());
         }
         *requests -= lacking.len();
+        let missing = &budget.missing;
         let began = Instant::now();
         let until = began + *time;
         let asked = stream::iter(lacking).map(|(at, server, event_id)| async move {
-            let bytes = limits::ONE_EVENT_BYTES;
-            let budget = &mut Allowance { requests: 1, events: 1, bytes, until };
-            (at, self.fetch_one(&server, room, &event_id, budget).await)
+            let mut budget = missing.for_one(until);
+            let fetched = self.fetch_one(&server, room, &event_id, &mut budget).await;
+            (at, fetched, budget.in_use)
         });
         let asked = asked.buffer_unordered(limits::SENDERS_AT_ONCE);
         let late = tokio::time::sleep(*time);
         let asked: Vec<_> = asked.take_until(late).collect().await;
         *time = time.saturating_sub(began.elapsed());
-        for (at, fetched) in asked {
+        for (at, fetched, in_use) in asked {
             match fetched {
-                Ok(Some(whole)) => events[at] = whole,
+                Ok(Some(whole)) => {
+                    events[at] = whole;
+                    budget.missing.in_use.extend(in_use);
+                }
                 Err(error @ PduError::NotRecorded(_)) => return Err(error),
                 // It stays as it is.
                 Ok(None) | Err(_) => {}

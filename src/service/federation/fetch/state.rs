@@ -9,12 +9,16 @@ use serde_json::value::RawValue;
 
 use super::{
     Allowance,
+    budget::Charge,
     request::{as_many_as_state, not_fetched},
 };
 use crate::federation::{PduError, PduReceiver, outliers::CheckedEvent};
 use logcabin_base::{bodies::Urgency, limits, text::encoded};
 use logcabin_outside::federation::{FederationRequest, FederationResponse};
 use logcabin_state::Room;
+
+/// What an event id takes in memory.
+const ID_BYTES: usize = 64;
 
 /// The ids of a room's state.
 #[derive(Deserialize)]
@@ -23,6 +27,8 @@ pub(in crate::federation) struct StateIds {
     pub(in crate::federation) pdu_ids: Vec<OwnedEventId>,
     #[serde(deserialize_with = "as_many_as_state")]
     auth_chain_ids: Vec<OwnedEventId>,
+    #[serde(skip)]
+    _charge: Option<Charge>,
 }
 
 /// The events of a room's state, which are parts of the answer.
@@ -51,7 +57,9 @@ impl PduReceiver<'_> {
         let mut question = FederationRequest::get(path("state_ids", room, event_id));
         question.max_bytes = limits::FEDERATION_IDS_BYTES;
         let answer = self.answer(server, question, budget).await?;
-        answer.json().map_err(|error| not_fetched(server, &error))
+        let ids: StateIds = answer.json().map_err(|error| not_fetched(server, &error))?;
+        let charge = budget.charge((ids.pdu_ids.len() + ids.auth_chain_ids.len()) * ID_BYTES)?;
+        Ok(StateIds { _charge: charge, ..ids })
     }
 
     /// The answer with a room's state before an event: [`StateResponse`].
