@@ -19,7 +19,7 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use ruma::OwnedRoomId;
+use ruma::{OwnedRoomId, UserId};
 use serde::Serialize;
 
 use self::{
@@ -41,7 +41,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_record::{Epoch, Offset, Stream};
-use logcabin_state::{Account, Membership, Room};
+use logcabin_state::{Account, Membership, Room, RoomMembership};
 
 /// Up to this many rooms are located in a list one by one; for more, the list is scanned.
 const FEW_ROOMS: usize = 16;
@@ -158,6 +158,20 @@ pub fn look(
         let Some(part) = part else { continue };
         let has = connection.has.rooms.get(room.created);
         let has = has.as_ref();
+        // Nothing is told of a hidden invite but the removal before it, to a client that has the
+        // room as it was before.
+        let part = match part.membership {
+            Membership::Invite if !view.shows_invite(&part)? => {
+                let Some(has) = has else { continue };
+                match removal_before(&part, &room, view.user_id(), &has.sent) {
+                    Some(removal) => removal,
+                    // The invite itself ended the membership.
+                    None if has.sent.form == Form::Joined => part,
+                    None => continue,
+                }
+            }
+            _ => part,
+        };
         let is_dm = direct.contains(&room.id);
         let sync = RoomSync {
             view: view.clone(),
@@ -176,8 +190,6 @@ pub fn look(
                 Some(rule) => Some(sync.joined(rule)?),
                 None => has.map(|has| unwanted(&has.sent, since)),
             },
-            // A client that has nothing of the room learns nothing of a hidden invite.
-            Membership::Invite if has.is_none() && !view.shows_invite(&part)? => None,
             // A client that has the room learns that the user is no longer in it, whether the room
             // is in a list or not.
             Membership::Invite | Membership::Knock if rule.is_some() || has.is_some() => {
@@ -248,6 +260,24 @@ fn unwanted(sent: &SentRoom, since: Offset) -> Outcome {
     let mut sent = sent.clone();
     sent.events = sent.events.behind(since);
     Outcome { result: None, sent: Some(sent), members: Vec::new(), all_members: false }
+}
+
+/// The removal of a user before an invite and after what the client was sent, if there was one.
+fn removal_before(
+    invite: &RoomMembership,
+    room: &Room,
+    user_id: &UserId,
+    sent: &SentRoom,
+) -> Option<RoomMembership> {
+    let changes = room.membership_changes(user_id, invite.offset).into_iter().rev();
+    let mut since_join = changes.take_while(|(_, membership)| *membership != Membership::Join);
+    let (offset, membership) = since_join
+        .find(|(_, membership)| matches!(membership, Membership::Leave | Membership::Ban))?;
+    let is_news = match sent.form {
+        Form::Joined => true,
+        Form::Stripped(at) | Form::Ended(at) => offset > at,
+    };
+    is_news.then(|| RoomMembership { offset, membership, ..invite.clone() })
 }
 
 /// The user's rooms that may have news after `since`.

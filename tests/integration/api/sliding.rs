@@ -241,8 +241,8 @@ async fn connections_of_other_names_know_nothing_of_each_other() {
     let pos = slides[0].pos.as_deref();
     slides[0].try_at(pos, 0, &bodies[1]["x"]).await.refused(400, "M_UNKNOWN_POS");
     // Without a `pos`, a connection starts over.
-    let mut anew = Slide::new(&ann);
-    assert_eq!(anew.next(&bodies[0]["x"]).await["rooms"][&room_id]["initial"], true);
+    let mut fresh = Slide::new(&ann);
+    assert_eq!(fresh.next(&bodies[0]["x"]).await["rooms"][&room_id]["initial"], true);
     slides[0].try_at(pos, 0, &bodies[0]["x"]).await.refused(400, "M_UNKNOWN_POS");
     slides[1].next(&bodies[1]["x"]).await;
 }
@@ -557,6 +557,33 @@ async fn an_invite_by_an_ignored_user_is_not_told() {
 }
 
 #[tokio::test]
+async fn of_an_invite_by_an_ignored_user_only_the_removal_before_it_is_told() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let ignored = format!("/user/{}/account_data/m.ignored_user_list", encode(&bob.user_id));
+    bob.put(&ignored, json!({ "ignored_users": { &ann.user_id: {} } })).await.ok();
+    let options = json!({ "preset": "public_chat", "topic": "before" });
+    let room_id = ann.create_room(options).await;
+    bob.join(&room_id).await.ok();
+    let body = window(0, 9, 5);
+    let mut slide = Slide::new(&bob);
+    assert_eq!(rooms(&slide.next(&body).await), std::slice::from_ref(&room_id));
+    ann.act(&room_id, "kick", Some(&bob)).await.ok();
+    ann.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "not for bob" })).await.ok();
+    ann.act(&room_id, "invite", Some(&bob)).await.ok();
+    let answer = slide.next(&body).await;
+    let room = &answer["rooms"][&room_id];
+    assert_eq!(each(&room["required_state"], "/content/membership"), ["leave"], "{answer}");
+    assert_eq!(room.get("invite_state"), None, "{answer}");
+    assert!(!answer.to_string().contains("not for bob"), "{answer}");
+    assert_eq!(slide.next(&body).await["rooms"], json!({}));
+    // Those of others are told.
+    bob.put(&ignored, json!({ "ignored_users": {} })).await.ok();
+    let answer = slide.next(&body).await;
+    assert!(answer["rooms"][&room_id]["invite_state"].is_array(), "{answer}");
+}
+
+#[tokio::test]
 async fn a_knock_is_stripped_like_an_invite() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
@@ -600,9 +627,9 @@ async fn the_end_of_a_room_is_sent_once_with_everything_up_to_it() {
         assert_eq!(slide.next(&body).await["rooms"], json!({}), "{action}");
         // A room that one was thrown out of stays in the list until it is forgotten.
         let stays = action != "leave";
-        let anew = || Slide::new(&bob);
-        let all = with(window(0, 99, 9), "/conn_id", json!("anew"));
-        let mut first = anew();
+        let fresh = || Slide::new(&bob);
+        let all = with(window(0, 99, 9), "/conn_id", json!("fresh"));
+        let mut first = fresh();
         let answer = first.next(&all).await;
         assert_eq!(rooms(&answer).contains(&room_id), stays, "{action}");
         if stays {
@@ -612,7 +639,7 @@ async fn the_end_of_a_room_is_sent_once_with_everything_up_to_it() {
         }
         bob.act(&room_id, "forget", None).await.ok();
         assert_eq!(first.next(&all).await["rooms"], json!({}), "{action}");
-        assert!(!rooms(&anew().next(&all).await).contains(&room_id), "{action}");
+        assert!(!rooms(&fresh().next(&all).await).contains(&room_id), "{action}");
         if action == "kick" {
             bob.join(&room_id).await.ok();
             assert_eq!(slide.next(&body).await["rooms"][&room_id]["initial"], true);
