@@ -1,6 +1,7 @@
 """Attacks by what is held in memory while it is in progress."""
 
 import asyncio
+import collections
 import contextlib
 import itertools
 import ssl
@@ -121,9 +122,9 @@ class HalfAnswers(Attack):
             before, event = room.message(f"unknown {number}", [room.join_id], room.depth + 1)
             self.unknown[before] = event
             self.events.append(room.message(f"after {number}", [before], room.depth + 2)[1])
-        self.origin.on("/get_missing_events/", lambda *_: (200, {"events": []}))
+        self.origin.on(room.asked("get_missing_events"), lambda *_: (200, {"events": []}))
         self.origin.on("/federation/v1/event/", self.event)
-        self.origin.on("/federation/v1/state_ids/", lambda *_: self.half)
+        self.origin.on(room.asked("state_ids"), lambda *_: self.half)
 
     def event(self, _, path, __):
         wanted = urllib.parse.unquote(path.split("?")[0].rpartition("/")[2])
@@ -160,6 +161,52 @@ class HalfAnswers(Attack):
         except TimeoutError:
             self.tally.note("transactions were still in progress at the end")
         self.tally.note(f"{self.begun} answers begun, {self.whole} sent to their last part")
+
+
+@attack("whole-states")
+class WholeStates(Attack):
+    """Events after unknown ones, and whole answers about the state there, as large as they may be: first the ids, of
+    which hardly any is known, and then all events."""
+
+    BYTES = 60 << 20
+    IDS = 23 << 20
+
+    async def prepare(self):
+        room, _ = await self.public_room()
+        self.events = [room.message(f"after {number}", ["$" + f"unknown{number:02}".ljust(43, "x")], room.depth + 9)[1]
+                       for number in range(self.scaled(12, 2))]
+        # The same state each time: what it costs a second time counts, too.
+        ids, state, size, number = [], [canonical(event) for event in room.state], 0, 0
+        while size < self.BYTES * self.scale:
+            event_id, event = room.membership(self.origin.user(f"m{number}"), [room.join_id], room.depth + 1)
+            ids.append(event_id)
+            state.append(event)
+            size, number = size + len(event) + 1, number + 1
+        more = int(self.IDS * self.scale / 47) - len(ids)
+        ids += ("$" + f"made-up-{number}".ljust(43, "x") for number in range(max(0, more)))
+        ids = canonical(ids)
+        half, state = len(state) // 2, state[::-1]
+        listed = lambda events: b"[" + b",".join(events) + b"]"
+        self.ids = b'{"auth_chain_ids":[],"pdu_ids":' + ids + b"}"
+        self.state = b'{"auth_chain":' + listed(state[:half]) + b',"pdus":' + listed(state[half:]) + b"}"
+        self.given = collections.Counter()
+        self.origin.on(room.asked("get_missing_events"), lambda *_: (200, {"events": []}))
+        self.origin.on(room.asked("state_ids"), lambda *_: self.give("lists of ids", self.ids))
+        self.origin.on(room.asked("state"), lambda *_: self.give("states", self.state))
+
+    def give(self, what, answer):
+        self.given[what] += 1
+        self.tally.sent += len(answer)
+        return 200, answer
+
+    async def run(self):
+        self.tally.phase("answering")
+        try:
+            async with asyncio.timeout(self.options.limit):
+                await asyncio.gather(*(self.origin.transact(self.tally, [event]) for event in self.events))
+        except TimeoutError:
+            self.tally.note("transactions were still in progress at the end")
+        self.tally.note(", ".join(f"{count} {what}" for what, count in self.given.items()))
 
 
 @attack("icc")

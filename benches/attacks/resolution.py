@@ -151,6 +151,32 @@ class Amplification(Attack):
         await self.origin.stream(self.tally, self.strike)
 
 
+@attack("reverse")
+class Reverse(Attack):
+    """A chain of messages whose last comes first, each by itself, and the state before each for whoever asks."""
+
+    async def prepare(self):
+        room, _ = await self.public_room()
+        self.events, prev = [], room.join_id
+        for number in range(self.scaled(2000, 20)):
+            prev, event = room.message(f"in reverse {number}", [prev], room.depth + 1 + number)
+            self.events.append(event)
+        self.events.reverse()
+        self.asked = 0
+        ids = {"pdu_ids": [room.create, room.levels, room.rules, room.join_id], "auth_chain_ids": []}
+
+        def state_ids(*_):
+            self.asked += 1
+            return 200, ids
+        self.origin.on(room.asked("get_missing_events"), lambda *_: (200, {"events": []}))
+        self.origin.on(room.asked("state_ids"), state_ids)
+
+    async def run(self):
+        self.tally.phase("sending")
+        await self.origin.stream(self.tally, self.events, at_once=1)
+        self.tally.note(f"{self.asked} questions for the state")
+
+
 @attack("questions")
 class Questions(Attack):
     """`state`, `state_ids`, `event_auth`, `backfill` and `get_missing_events` at ever other events of a large room."""

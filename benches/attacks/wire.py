@@ -385,9 +385,14 @@ class Room:
 
     def __init__(self, origin, room_id, user, join_id, depth, state):
         self.origin, self.room_id, self.user, self.join_id, self.depth = origin, room_id, user, join_id, depth
+        self.state = state
         by_type = {event["type"]: id_of(event) for event in state if event.get("state_key") == ""}
         self.create, self.levels = by_type["m.room.create"], by_type["m.room.power_levels"]
         self.rules = by_type["m.room.join_rules"]
+
+    def asked(self, what):
+        """The pattern of paths by which the server asks for this of the room, for `Origin.on`."""
+        return f"/federation/v1/{what}/.{{1,3}}{re.escape(self.room_id[1:].partition(':')[0])}"
 
     def event(self, event_type, content, prev, depth, state_key=None, sender=None, auth=None, **more):
         """The id and the JSON of an event after `prev`."""
