@@ -1,7 +1,7 @@
 """A database of Synapse for `import.py`: a small one that clients filled, blown up to as many events as are wanted.
 
 The real rooms are patterns. Each copy has a room id, users and event ids of its own: content hashes, event ids
-and the references between events are computed anew, as an import checks them. A copy goes on with the pattern's
+and the references between events are recomputed, as an import checks them. A copy goes on with the pattern's
 messages, reactions, edits and redactions, with more members, and with forks as they come when two servers send
 at once, until it has its length. Some rooms are long, most are short, and the events of many rooms alternate.
 Signatures are random: nobody checks them in an import.
@@ -273,7 +273,7 @@ class Source:
                                " instance_name",
         "room_account_data": "user_id, room_id, account_data_type, stream_id, content",
     }
-    # What a tail writes anew for the rooms that it touches.
+    # What a tail rewrites for the rooms that it touches.
     REPLACED = ["current_state_events", "local_current_membership", "event_forward_extremities"]
 
     def __init__(self, path, events, tail):

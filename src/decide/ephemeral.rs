@@ -2,7 +2,7 @@
 //!
 //! They are decided on a stream of their own, `ephemeral/<room>`, so that they never stand in the
 //! way of a message. The receipts of one commit are one record; in a large room, commits are put
-//! off for a moment, so that a burst of receipts is few records and wakes those who wait few times.
+//! off for a moment, so a burst of receipts makes few records and wakes waiting clients rarely.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -753,19 +753,19 @@ async fn clients_from_an_undone_future_are_told_to_leave_the_rooms_that_they_joi
     let refused = slide(&ann, Some(&pos), None).await;
     refused.refused(400, "M_UNKNOWN_POS");
     for _ in 0..2 {
-        let anew = slide(&ann, None, None).await.ok();
-        assert_eq!(slid_out(&anew, &ann), all, "{anew}");
+        let fresh = slide(&ann, None, None).await.ok();
+        assert_eq!(slid_out(&fresh, &ann), all, "{fresh}");
     }
-    let anew = slide(&ann, None, None).await.ok();
-    let pos = anew["pos"].as_str().expect("a position").to_owned();
+    let fresh = slide(&ann, None, None).await.ok();
+    let pos = fresh["pos"].as_str().expect("a position").to_owned();
     slide(&ann, Some(&pos), None).await.ok();
-    let anew = slide(&ann, None, None).await.ok();
-    assert_eq!(slid_out(&anew, &ann), BTreeSet::new(), "{anew}");
+    let fresh = slide(&ann, None, None).await.ok();
+    assert_eq!(slid_out(&fresh, &ann), BTreeSet::new(), "{fresh}");
     // The position of the messages to the device says as much, also after a restart.
     server.restart().await;
     (ann.http, bob.http) = (server.http(), server.http());
-    let anew = slide(&ann, None, Some(&to_device)).await.ok();
-    assert_eq!(slid_out(&anew, &ann), all, "{anew}");
+    let fresh = slide(&ann, None, Some(&to_device)).await.ok();
+    assert_eq!(slid_out(&fresh, &ann), all, "{fresh}");
     // One who is in a room again is not told to leave it.
     ann.join(&joined_later).await.ok();
     let full = ann.sync(Some(&late), 0, None).await;

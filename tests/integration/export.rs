@@ -248,9 +248,9 @@ async fn a_running_server_is_exported_while_it_writes_and_erases() {
     let next = ben.sync(Some(&since), 0, None).await;
     let sent = &next["rooms"]["join"][&room_id]["timeline"]["events"];
     assert!(sent.as_array().is_some_and(|events| !events.is_empty()), "{next}");
-    let anew = ben.sync(Some(&later), 0, None).await;
-    let state = &anew["rooms"]["join"][&room_id]["state"]["events"];
-    assert!(state.as_array().is_some_and(|state| !state.is_empty()), "{anew}");
+    let fresh = ben.sync(Some(&later), 0, None).await;
+    let state = &fresh["rooms"]["join"][&room_id]["state"]["events"];
+    assert!(state.as_array().is_some_and(|state| !state.is_empty()), "{fresh}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -44,7 +44,7 @@ struct Sync {
     /// The answer is lost: the client asks the same again the next time.
     lost: bool,
     /// The client lost all it had.
-    anew: bool,
+    fresh: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -73,11 +73,11 @@ fn client() -> impl Strategy<Value = Client> {
 
 fn step() -> impl Strategy<Value = Step> {
     let sync = (any::<prop::sample::Index>(), 0..10_u8, 0..5_u8, 0..20_u8).prop_map(
-        |(client, full_state, lost, anew)| Sync {
+        |(client, full_state, lost, fresh)| Sync {
             client,
             full_state: full_state == 0,
             lost: lost == 0,
-            anew: anew == 0,
+            fresh: fresh == 0,
         },
     );
     prop_oneof![30 => op().prop_map(Step::Op), 10 => sync.prop_map(Step::Sync),
@@ -276,7 +276,7 @@ proptest! {
                     Step::Sync(sync) => {
                         let number = sync.client.index(clients.len());
                         let client = &mut clients[number];
-                        if sync.anew {
+                        if sync.fresh {
                             client.since = None;
                             client.rooms.clear();
                             client.timelines.clear();

@@ -86,7 +86,7 @@ pub(crate) struct InviteDigest {
     pub(crate) room: Option<String>,
 }
 
-/// `words` as one line of at most so many characters, without control characters and characters
+/// `words` as one line of at most `most` characters, without control characters and characters
 /// that change the direction of the text.
 pub(crate) fn cut(words: &str, most: usize) -> String {
     let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,8 +1,7 @@
 //! The server's messages to people: e-mail and text messages.
 //!
 //! [`letter`] and [`digest`] have the texts, [`smtp`] and [`sms`] send them. Each way is limited in
-//! time and number, so that a mail server that never answers delays only those who wait for their
-//! mail.
+//! time and number, so that a mail server that never answers delays only its own recipients.
 
 mod digest;
 mod frame;
