@@ -12,7 +12,7 @@ use logcabin::{
         send::SendEvent,
         upgrade::UpgradeRoom,
     },
-    engine::{Engine, Options, Rejected},
+    engine::{Engine, Options, ProposeError},
     log::{Log, memory::MemoryLog},
     record::{Command, Offset, Origin, Record, command::RoomEvent, lax_object::LaxObject},
     state::State,
@@ -44,7 +44,7 @@ impl World {
         Self { engine, log, ann: "@ann:test".try_into().unwrap() }
     }
 
-    async fn propose<P: Proposal>(&self, proposal: P) -> Result<P::Outcome, Rejected> {
+    async fn propose<P: Proposal>(&self, proposal: P) -> Result<P::Outcome, ProposeError> {
         Ok(self.engine.propose(Origin::server(), proposal).await?.into_inner())
     }
 
@@ -165,7 +165,7 @@ async fn state_beyond_one_batch_is_not_carried_over_in_part() {
     let before = world.records().len();
     let refused = world.propose(world.upgrade(&old, &RoomVersionId::V11)).await;
     assert!(
-        matches!(refused, Err(Rejected::Refused(Refusal::TooLarge(_)))),
+        matches!(refused, Err(ProposeError::Refused(Refusal::TooLarge(_)))),
         "expected a refusal, got {refused:?}"
     );
     assert_eq!(world.records().len(), before);
@@ -202,7 +202,7 @@ async fn an_event_of_65536_bytes_is_accepted_and_a_larger_one_is_not() {
         let around = last_bytes() - 1;
         let refused = send(65_536 - around + 1).await;
         assert!(
-            matches!(refused, Err(Rejected::Refused(Refusal::TooLarge(_)))),
+            matches!(refused, Err(ProposeError::Refused(Refusal::TooLarge(_)))),
             "version {version}: expected a refusal, got {refused:?}"
         );
         send(65_536 - around).await.unwrap();

@@ -19,7 +19,7 @@ use logcabin::{
         push::{ChangePushRules, RuleChange},
         send::SendEvent,
     },
-    engine::{Engine, Options, Rejected},
+    engine::{Engine, Options, ProposeError},
     limits,
     log::{Log, memory::MemoryLog},
     notifications::{Count, Counts, Judge, Unread},
@@ -171,7 +171,7 @@ impl World {
         self.events.get(usize::from(number) % self.events.len().max(1)).cloned()
     }
 
-    async fn change(&self, user: u8, change: Change) -> Result<(), Rejected> {
+    async fn change(&self, user: u8, change: Change) -> Result<(), ProposeError> {
         let proposal = ChangeMembership {
             room_id: self.room_id.clone(),
             sender: user_id(user),
@@ -191,7 +191,7 @@ impl World {
         user: u8,
         content: Value,
         redacts: Option<OwnedEventId>,
-    ) -> Result<OwnedEventId, Rejected> {
+    ) -> Result<OwnedEventId, ProposeError> {
         let event_type = match redacts {
             Some(_) => TimelineEventType::RoomRedaction,
             None => TimelineEventType::RoomMessage,
@@ -210,7 +210,7 @@ impl World {
     }
 
     /// Tries one operation. Much of it is refused, as it should be.
-    async fn run(&mut self, op: &Op) -> Result<(), Rejected> {
+    async fn run(&mut self, op: &Op) -> Result<(), ProposeError> {
         match op {
             Op::Say(user, mentions, relates) => {
                 let mut content = json!({ "msgtype": "m.text", "body": "x", "m.mentions": {} });
@@ -474,16 +474,16 @@ proptest! {
         runtime().block_on(async {
             let mut world = World::new().await;
             for op in &ops {
-                if let Err(Rejected::Log(error)) = world.run(op).await {
+                if let Err(ProposeError::Log(error)) = world.run(op).await {
                     panic!("the log refused {op:?}: {error}");
                 }
             }
             // Each moment again: with the cache that the earlier looks left, and from scratch.
-            let anew = Unread::default();
+            let fresh = Unread::default();
             for at in 1..=world.engine.state().applied().get() {
                 for user in 0..USERS {
                     world.compare(&world.unread, user, Offset::new(at));
-                    world.compare(&anew, user, Offset::new(at));
+                    world.compare(&fresh, user, Offset::new(at));
                 }
             }
         });

@@ -38,7 +38,7 @@ const CONTENDED_STREAMS: usize = 1024;
 
 /// Why a proposal had no effect.
 #[derive(Debug, thiserror::Error)]
-pub enum Rejected {
+pub enum ProposeError {
     /// The decision refused it.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -50,7 +50,7 @@ pub enum Rejected {
     Broken,
 }
 
-impl Rejected {
+impl ProposeError {
     /// Whether this server is the cause, and only temporarily: the same proposal can be recorded
     /// later.
     ///
@@ -133,7 +133,7 @@ impl Commits {
         &self,
         origin: Origin,
         proposal: P,
-    ) -> Result<Durable<P::Outcome>, Rejected> {
+    ) -> Result<Durable<P::Outcome>, ProposeError> {
         let stream = proposal.stream();
         let lingers = proposal.lingers(&self.shared.live.env());
         let (reply, answer) = oneshot::channel();
@@ -141,7 +141,7 @@ impl Commits {
         let (verdict, bytes) = (None, 0);
         let job = Box::new(Pending { proposal, origin, lingers, queued, verdict, bytes, reply });
         self.queue(stream, job);
-        answer.await.unwrap_or(Err(Rejected::Broken))
+        answer.await.unwrap_or(Err(ProposeError::Broken))
     }
 
     /// Queues a proposal on its stream. This does not depend on the proposal's type, so it is
@@ -310,7 +310,7 @@ struct Pending<P: Proposal> {
     verdict: Option<Result<P::Outcome, Refusal>>,
     /// The size of its records.
     bytes: u64,
-    reply: oneshot::Sender<Result<Durable<P::Outcome>, Rejected>>,
+    reply: oneshot::Sender<Result<Durable<P::Outcome>, ProposeError>>,
 }
 
 impl<P: Proposal> std::fmt::Debug for Pending<P> {
@@ -359,10 +359,10 @@ impl<P: Proposal> Job for Pending<P> {
             // A refusal is reported as soon as what it depends on is durable. It would be valid
             // despite a failed batch only if it depends on nothing in the batch, which is not known
             // here: so the log's failure is reported instead.
-            (Err(error), _) => Err(Rejected::Log(error)),
+            (Err(error), _) => Err(ProposeError::Log(error)),
             (Ok(offset), Some(Ok(outcome))) => Ok(Durable::proven(outcome, offset, self.bytes)),
-            (Ok(_), Some(Err(refusal))) => Err(Rejected::Refused(refusal)),
-            (Ok(_), None) => Err(Rejected::Broken),
+            (Ok(_), Some(Err(refusal))) => Err(ProposeError::Refused(refusal)),
+            (Ok(_), None) => Err(ProposeError::Broken),
         };
         // The requester may have hung up.
         let _ = self.reply.send(answer);
@@ -384,20 +384,20 @@ mod tests {
     fn temporary_failures_are_told_from_permanent_ones() {
         let storage = ReadError::Storage("a disk".to_owned());
         for error in [
-            Rejected::Log(AppendError::Full("a disk".to_owned())),
-            Rejected::Log(AppendError::Failed("a disk".into())),
-            Rejected::Log(AppendError::Unavailable("too few nodes".to_owned())),
-            Rejected::Log(AppendError::Closed),
-            Rejected::Refused(storage.into()),
+            ProposeError::Log(AppendError::Full("a disk".to_owned())),
+            ProposeError::Log(AppendError::Failed("a disk".into())),
+            ProposeError::Log(AppendError::Unavailable("too few nodes".to_owned())),
+            ProposeError::Log(AppendError::Closed),
+            ProposeError::Refused(storage.into()),
         ] {
             assert!(error.is_for_now(), "{error}");
         }
         for error in [
-            Rejected::Log(AppendError::TooLarge("an event".to_owned())),
-            Rejected::Refused(Refusal::Forbidden("no".to_owned())),
-            Rejected::Refused(Refusal::Broken),
-            Rejected::Refused(ReadError::Missing(Offset::ZERO).into()),
-            Rejected::Broken,
+            ProposeError::Log(AppendError::TooLarge("an event".to_owned())),
+            ProposeError::Refused(Refusal::Forbidden("no".to_owned())),
+            ProposeError::Refused(Refusal::Broken),
+            ProposeError::Refused(ReadError::Missing(Offset::ZERO).into()),
+            ProposeError::Broken,
         ] {
             assert!(!error.is_for_now(), "{error}");
         }

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Durable, Engine, Rejected};
+use super::{Durable, Engine, ProposeError};
 use logcabin_base::limits;
 use logcabin_decide::{
     Env, Proposal, Refusal,
@@ -43,7 +43,7 @@ impl Engine {
         event_signer: &Arc<dyn EventSigner>,
         origin: Origin,
         proposal: P,
-    ) -> Result<Durable<P::Outcome>, Rejected> {
+    ) -> Result<Durable<P::Outcome>, ProposeError> {
         let stream = proposal.stream();
         let proposal = Arc::new(Mutex::new(proposal));
         let mut signatures = HashMap::new();
@@ -67,7 +67,7 @@ impl Engine {
             };
             match self.commits.propose(origin.clone(), signed).await {
                 // The room has moved on: the event comes after others now.
-                Err(Rejected::Refused(Refusal::SignatureMissing)) => {}
+                Err(ProposeError::Refused(Refusal::SignatureMissing)) => {}
                 other => return other,
             }
         }

@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 
 use ruma::{OwnedServerName, ServerName};
 
-pub use commits::Rejected;
+pub use commits::ProposeError;
 pub use durable::Durable;
 pub use event_signer::EventSigner;
 pub use head::{Head, Lagged, Work};
@@ -243,7 +243,7 @@ impl Engine {
         &self,
         origin: Origin,
         proposal: P,
-    ) -> Result<Durable<P::Outcome>, Rejected> {
+    ) -> Result<Durable<P::Outcome>, ProposeError> {
         match self.event_signer.get() {
             Some(event_signer)
                 if !proposal.is_from_elsewhere()

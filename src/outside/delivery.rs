@@ -43,7 +43,7 @@ use logcabin_base::{
     traces::traces,
 };
 use logcabin_decide::delivery::Advance;
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_log::{ReadError, follow::Follow};
 use logcabin_record::{
     Epoch, Offset, Origin, Record,
@@ -115,7 +115,7 @@ enum DeliveryStopped {
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
-    Log(#[from] Rejected),
+    Log(#[from] ProposeError),
 }
 
 /// Delivers to `receiver` until the server shuts down. A new receiver starts with the records from
@@ -317,7 +317,7 @@ impl<R: Receiver> Delivery<R> {
         Ok(Collected { found, causes, unreadable, at })
     }
 
-    async fn note(&self, position: &Position) -> Result<(), Rejected> {
+    async fn note(&self, position: &Position) -> Result<(), ProposeError> {
         let advance = Advance { to: self.receiver.name().to_owned(), position: position.clone() };
         self.engine.propose(Origin::server(), advance).await?.into_inner();
         Ok(())

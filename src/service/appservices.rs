@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use logcabin_base::shutdown::Shutdown;
 use logcabin_decide::account::Register;
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_outside::{
     appservice::{QueryClient, Services, Transactions},
     delivery,
@@ -14,7 +14,7 @@ use logcabin_outside::{
 use logcabin_record::Origin;
 
 /// Creates the services' own users that do not exist yet.
-pub async fn register_senders(engine: &Engine, services: &Services) -> Result<(), Rejected> {
+pub async fn register_senders(engine: &Engine, services: &Services) -> Result<(), ProposeError> {
     for service in services.iter() {
         let user_id = service.sender.clone();
         if engine.state().accounts.contains(&user_id) {

@@ -14,7 +14,7 @@ use logcabin_decide::{
     delayed::{GiveUp, PreviousOutcome, SendDelayed},
     send::SendEvent,
 };
-use logcabin_engine::{Engine, Rejected, Work};
+use logcabin_engine::{Engine, ProposeError, Work};
 use logcabin_log::ReadError;
 use logcabin_read::events::EventStore;
 use logcabin_record::{Command, Origin, command::DelayedOutcome};
@@ -103,7 +103,7 @@ impl Sender {
     ///
     /// # Errors
     /// When neither can be recorded now.
-    async fn send_due(&self, event: &DelayedEvent) -> Result<(), Rejected> {
+    async fn send_due(&self, event: &DelayedEvent) -> Result<(), ProposeError> {
         let (delay_id, user_id) = (event.delay_id.clone(), event.user_id.clone());
         let ts = self.engine.clock().now_ms();
         let content = content(self.engine.events(), event).map_err(Refusal::Read)?;
@@ -118,11 +118,13 @@ impl Sender {
                         return Ok(());
                     }
                     // The log does not accept writes now; the event is not to blame.
-                    Err(error @ (Rejected::Log(_) | Rejected::Broken)) => return Err(error),
-                    Err(Rejected::Refused(Refusal::Read(error))) => {
+                    Err(error @ (ProposeError::Log(_) | ProposeError::Broken)) => {
+                        return Err(error);
+                    }
+                    Err(ProposeError::Refused(Refusal::Read(error))) => {
                         return Err(Refusal::Read(error).into());
                     }
-                    Err(Rejected::Refused(refusal)) => refusal.into(),
+                    Err(ProposeError::Refused(refusal)) => refusal.into(),
                 }
             }
             Err(unsendable) => unsendable,

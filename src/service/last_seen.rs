@@ -13,7 +13,7 @@ use tracing::warn;
 
 use logcabin_base::{limits, shutdown::Shutdown};
 use logcabin_decide::device::NoteSeen;
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_record::{Offset, Origin, command::Sighting};
 use logcabin_state::{Device, State};
 
@@ -176,7 +176,7 @@ pub async fn note_all(seen: &LastSeen, engine: &Engine) {
         for some in unrecorded.chunks(limits::SEEN_BATCH) {
             engine.propose(Origin::server(), NoteSeen(some.to_vec())).await?.into_inner();
         }
-        Ok::<_, Rejected>(())
+        Ok::<_, ProposeError>(())
     };
     match tokio::time::timeout(limits::SEEN_LAST, noting).await {
         Ok(Ok(())) => {}

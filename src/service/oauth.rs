@@ -33,7 +33,7 @@ use logcabin_base::{
 };
 use logcabin_config::{self as config, Config};
 use logcabin_decide::oauth::{AnnounceKey, RegisterClient, RemoveIdleClients};
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_record::{
     Origin,
     client::{ApplicationType, AuthMethod, ClientMetadata, GrantType},
@@ -224,7 +224,7 @@ pub enum IdTokenError {
     Key(String),
     /// The key could not be recorded.
     #[error(transparent)]
-    Rejected(#[from] Rejected),
+    Propose(#[from] ProposeError),
 }
 
 impl IdTokens {
@@ -354,7 +354,7 @@ pub async fn register_client(
     engine: &Engine,
     origin: Origin,
     client: RegisterClient,
-) -> Result<(), Rejected> {
+) -> Result<(), ProposeError> {
     // Others may take the room that was made, but no more than that of them at a time.
     while !engine.propose(origin.clone(), client.clone()).await?.into_inner() {
         let most = limits::OAUTH_UNUSED_CLIENTS - ROOM;
@@ -382,7 +382,7 @@ pub async fn remove_idle_clients(engine: Arc<Engine>, seconds: u64, shutdown: Sh
     }
 }
 
-async fn remove_idle(engine: &Engine, seconds: u64) -> Result<(), Rejected> {
+async fn remove_idle(engine: &Engine, seconds: u64) -> Result<(), ProposeError> {
     let now_ms = engine.clock().now_ms();
     let Some(until_ms) = now_ms.checked_sub(seconds.saturating_mul(1000)) else { return Ok(()) };
     let mut removed = 0;

@@ -22,7 +22,7 @@ use logcabin_base::{
     planted::{self, Fault},
 };
 use logcabin_decide::ephemeral::SetTyping;
-use logcabin_engine::{Durable, Engine, Rejected};
+use logcabin_engine::{Durable, Engine, ProposeError};
 use logcabin_record::{Offset, Origin};
 
 /// The longest time until a typing notification must be repeated.
@@ -61,7 +61,11 @@ impl Typing {
     ///
     /// # Errors
     /// When the user is not in the room, or nothing can be recorded.
-    pub async fn set(self: &Arc<Self>, origin: Origin, typing: SetTyping) -> Result<(), Rejected> {
+    pub async fn set(
+        self: &Arc<Self>,
+        origin: Origin,
+        typing: SetTyping,
+    ) -> Result<(), ProposeError> {
         if self.waits(&origin, &typing) {
             return Ok(());
         }

@@ -21,7 +21,7 @@ use logcabin::{
         },
         send::SendEvent,
     },
-    engine::{Engine, Options, Rejected, replay},
+    engine::{Engine, Options, ProposeError, replay},
     log::{Log, memory::MemoryLog},
     record::{Command, Offset, Origin, command::RoomEvent},
 };
@@ -214,7 +214,7 @@ async fn tell_of(
     room_id: &OwnedRoomId,
     (event_id, pdu): &Sent,
     version: &RoomVersionId,
-) -> Result<(), Rejected> {
+) -> Result<(), ProposeError> {
     let outside = RemoteMembership {
         room_id: room_id.clone(),
         version: version.clone(),

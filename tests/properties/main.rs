@@ -27,7 +27,7 @@ use logcabin::{
         status::Deactivate,
         upgrade::UpgradeRoom,
     },
-    engine::{Engine, Options, Rejected},
+    engine::{Engine, Options, ProposeError},
     erasure::{self, Swept},
     events::Viewer,
     log::{Log, memory::MemoryLog},
@@ -172,7 +172,7 @@ impl World {
     /// Tries one operation.
     async fn run(&mut self, op: &Op) {
         self.step += 1;
-        if let Err(Rejected::Log(error)) = self.try_run(op).await {
+        if let Err(ProposeError::Log(error)) = self.try_run(op).await {
             panic!("the log refused {op:?}: {error}");
         }
     }
@@ -207,13 +207,13 @@ impl World {
             ts: 1,
         };
         match self.engine.propose(origin(), closing).await {
-            Ok(_) | Err(Rejected::Refused(_)) => {}
+            Ok(_) | Err(ProposeError::Refused(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each operation")]
-    async fn try_run(&mut self, op: &Op) -> Result<(), Rejected> {
+    async fn try_run(&mut self, op: &Op) -> Result<(), ProposeError> {
         let engine = &self.engine;
         let origin = Origin::server();
         let device = |number: u8| format!("D{number}").into();
@@ -813,7 +813,10 @@ fn a_device_that_was_logged_out_meanwhile_has_no_keys() {
         world.engine.propose(Origin::server(), remove).await.unwrap().into_inner();
         // The request was let in before the logout, and is decided after it.
         let refused = world.engine.propose(Origin::server(), upload()).await.map(|_| ());
-        assert!(matches!(refused, Err(Rejected::Refused(Refusal::UnknownToken))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ProposeError::Refused(Refusal::UnknownToken))),
+            "{refused:?}"
+        );
         assert!(has_keys().is_none());
     });
 }

@@ -5,19 +5,19 @@ use http::StatusCode;
 use crate::http::{ApiError, ErrorCode};
 use logcabin_base::limits;
 use logcabin_decide::Refusal;
-use logcabin_engine::Rejected;
+use logcabin_engine::ProposeError;
 use logcabin_log::{AppendError, ReadError};
 use logcabin_service::{
     accounts::{identity::IdentityError, names::InvalidName},
     passwords::{Denied, policy::UnfitPassword},
 };
 
-impl From<Rejected> for ApiError {
-    fn from(rejected: Rejected) -> Self {
-        match rejected {
-            Rejected::Refused(refusal) => refusal.into(),
-            Rejected::Log(error) => error.into(),
-            Rejected::Broken => Self::internal("a decision was lost"),
+impl From<ProposeError> for ApiError {
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::Refused(refusal) => refusal.into(),
+            ProposeError::Log(error) => error.into(),
+            ProposeError::Broken => Self::internal("a decision was lost"),
         }
     }
 }
@@ -178,7 +178,7 @@ impl From<IdentityError> for ApiError {
                 Self::handed_on(status, errcode, message)
             }
             IdentityError::Unusable(status) => unusable(text, format!("status {status}")),
-            IdentityError::Rejected(rejected) => rejected.into(),
+            IdentityError::Propose(error) => error.into(),
         }
     }
 }

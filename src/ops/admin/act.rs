@@ -7,7 +7,7 @@ use super::{
     form::Form,
 };
 use logcabin_decide::{Proposal, moderation::WithReason};
-use logcabin_engine::Rejected;
+use logcabin_engine::ProposeError;
 use logcabin_record::Origin;
 
 /// The longest reason, in bytes: a paragraph.
@@ -104,7 +104,7 @@ impl ActContext {
         &self,
         by: Attribution,
         of: P,
-    ) -> Result<P::Outcome, Rejected> {
+    ) -> Result<P::Outcome, ProposeError> {
         let Attribution { origin, reason } = by;
         Ok(self.engine.propose(origin, WithReason { of, reason }).await?.into_inner())
     }

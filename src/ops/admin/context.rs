@@ -13,7 +13,7 @@ use logcabin_base::{clock::random_letters, signed::Signer};
 use logcabin_cluster::Cluster;
 use logcabin_config::{self as config, IdentityServer};
 use logcabin_decide::Refusal;
-use logcabin_engine::{self as engine, Engine, Rejected};
+use logcabin_engine::{self as engine, Engine, ProposeError};
 use logcabin_log::{ReadError, store::OpenError};
 use logcabin_media::remote::RemoteFiles;
 use logcabin_outside::outbound::Outbound;
@@ -87,7 +87,7 @@ pub enum ActError {
     #[error("{0}")]
     Invalid(String),
     #[error(transparent)]
-    Rejected(#[from] Rejected),
+    Propose(#[from] ProposeError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error("there is no log in {0}: start the server once; its name cannot be changed afterwards")]
@@ -114,22 +114,24 @@ impl ActError {
     }
 
     /// Names the account that a refusal is about.
-    pub(super) fn of_user(user_id: &UserId) -> impl FnOnce(Rejected) -> Self {
+    pub(super) fn of_user(user_id: &UserId) -> impl FnOnce(ProposeError) -> Self {
         move |error| match error {
-            Rejected::Refused(Refusal::UserInUse) => Self::Taken(user_id.to_owned()),
-            Rejected::Refused(Refusal::UserDeactivated) => Self::Deactivated(user_id.to_owned()),
-            other => Self::Rejected(other),
+            ProposeError::Refused(Refusal::UserInUse) => Self::Taken(user_id.to_owned()),
+            ProposeError::Refused(Refusal::UserDeactivated) => {
+                Self::Deactivated(user_id.to_owned())
+            }
+            other => Self::Propose(other),
         }
     }
 
     /// Gives the reason for which a room does not allow something.
-    pub(super) fn of_room(error: Rejected) -> Self {
+    pub(super) fn of_room(error: ProposeError) -> Self {
         match error {
-            Rejected::Refused(Refusal::InvalidParam(why) | Refusal::Forbidden(why)) => {
+            ProposeError::Refused(Refusal::InvalidParam(why) | Refusal::Forbidden(why)) => {
                 Self::Invalid(why)
             }
-            Rejected::Refused(error @ Refusal::UnableToGrantJoin) => Self::invalid(error),
-            other => Self::Rejected(other),
+            ProposeError::Refused(error @ Refusal::UnableToGrantJoin) => Self::invalid(error),
+            other => Self::Propose(other),
         }
     }
 }

@@ -28,7 +28,7 @@ use logcabin_decide::{
     key_backup::{PutKeys, SetBackup},
     media::AddMedia,
 };
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_media::store;
 use logcabin_read::{events::to_raw, notifications::ruleset};
 use logcabin_record::{
@@ -257,7 +257,7 @@ pub(crate) async fn import_user(
     origin: &Origin,
     user_id: OwnedUserId,
     belongings: &ImportableData,
-) -> Result<ImportedUser, Rejected> {
+) -> Result<ImportedUser, ProposeError> {
     let mut done = ImportedUser {
         user_id: user_id.clone(),
         exported: belongings.user_id.clone(),
@@ -276,7 +276,8 @@ pub(crate) async fn import_user(
     };
     match engine.propose(origin.clone(), account).await {
         Ok(made) => made.into_inner(),
-        Err(Rejected::Refused(Refusal::UserInUse)) if is_begun(engine, &user_id, belongings) => {}
+        Err(ProposeError::Refused(Refusal::UserInUse))
+            if is_begun(engine, &user_id, belongings) => {}
         Err(error) => return Err(error),
     }
     let mut addresses = Vec::new();
@@ -352,7 +353,7 @@ async fn add_key_backup(
     origin: &Origin,
     belongings: &ImportableData,
     done: &mut ImportedUser,
-) -> Result<(), Rejected> {
+) -> Result<(), ProposeError> {
     let Some(backup) = belongings.key_backup() else { return Ok(()) };
     let user_id = &done.user_id;
     if backup.algorithm.len() > limits::IDENTIFIER_BYTES
@@ -415,7 +416,7 @@ async fn add(
     origin: &Origin,
     user_id: &UserId,
     upload: &Upload,
-) -> Result<Option<String>, Rejected> {
+) -> Result<Option<String>, ProposeError> {
     let old = upload.mxc.rsplit_once('/').map_or("", |(_, old)| old);
     let Some(hash) = upload.hash().filter(|_| !old.is_empty()) else { return Ok(None) };
     // The same address if the import is repeated.
@@ -435,8 +436,8 @@ async fn add(
         };
         match engine.propose(origin.clone(), proposal).await {
             Ok(added) => added.into_inner(),
-            Err(Rejected::Refused(Refusal::CannotOverwriteMedia)) => {}
-            Err(Rejected::Refused(Refusal::Forbidden(_))) => continue,
+            Err(ProposeError::Refused(Refusal::CannotOverwriteMedia)) => {}
+            Err(ProposeError::Refused(Refusal::Forbidden(_))) => continue,
             Err(error) => return Err(error),
         }
         return Ok(Some(format!("mxc://{}/{media_id}", engine.env().server.name)));

@@ -7,7 +7,7 @@ use tracing::warn;
 use logcabin_base::shutdown::Shutdown;
 use logcabin_config as config;
 use logcabin_decide::maintenance::SignCheckpoint;
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_record::{Offset, Origin};
 use logcabin_state::State;
 
@@ -81,7 +81,7 @@ fn is_due(state: &State, policy: Policy, now_ms: u64) -> bool {
 }
 
 /// Signs a checkpoint of everything that is applied; returns its record.
-pub async fn checkpoint(engine: &Engine, origin: Origin) -> Result<Offset, Rejected> {
+pub async fn checkpoint(engine: &Engine, origin: Origin) -> Result<Offset, ProposeError> {
     let sign = SignCheckpoint { time_ms: engine.clock().now_ms() };
     // It is the only record of its commit.
     engine.propose(origin, sign).await.map(|signed| signed.offset())

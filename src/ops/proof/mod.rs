@@ -21,7 +21,7 @@ pub use keeper::{keep, keep_last};
 pub use witness::{Fault, Witness};
 
 use logcabin_base::threads;
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_log::{Log, ReadError};
 use logcabin_record::{
     Command, Offset, Origin, Payload, Record, codec,
@@ -104,7 +104,7 @@ pub enum ProofError {
     #[error("record {offset}: {source}")]
     Record { offset: Offset, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("no checkpoint could be made: {0}")]
-    Rejected(#[from] Rejected),
+    Propose(#[from] ProposeError),
     #[error("there is no record {offset}; the log ends at {end}")]
     NoRecord { offset: Offset, end: Offset },
     #[error("there is no checkpoint at or before record {0}")]

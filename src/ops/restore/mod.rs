@@ -212,7 +212,7 @@ pub enum RestoreError {
     Engine(#[from] engine::OpenError),
     /// The erasures cannot be repeated in the new log.
     #[error(transparent)]
-    Rejected(#[from] engine::Rejected),
+    Propose(#[from] engine::ProposeError),
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
 }
@@ -665,7 +665,7 @@ async fn redact(engine: &Engine, redaction: &Redaction) -> Result<Option<Offset>
             let event_id = event_id.into_inner();
             Ok(engine.state().event_in_room(&redaction.room_id, &event_id))
         }
-        Err(engine::Rejected::Refused(_)) => Ok(None),
+        Err(engine::ProposeError::Refused(_)) => Ok(None),
         Err(error) => Err(WriteError::new(&error).into()),
     }
 }

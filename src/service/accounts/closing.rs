@@ -10,7 +10,7 @@ use logcabin_decide::{
     membership::{Change, ChangeMembership},
     status::Deactivate,
 };
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_record::{Offset, Origin};
 use logcabin_state::Membership;
 
@@ -31,7 +31,7 @@ pub async fn close(
     engine: &Engine,
     origin: Origin,
     closing: Deactivate,
-) -> Result<Closed, Rejected> {
+) -> Result<Closed, ProposeError> {
     let user_id: OwnedUserId = closing.user_id.clone();
     let changed = engine.propose(origin.clone(), closing).await?.into_inner();
     Ok(Closed { changed, rooms: leave_all(engine, &origin, &user_id).await })

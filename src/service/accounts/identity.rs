@@ -13,7 +13,7 @@ use url::Url;
 
 use logcabin_config::IdentityServer;
 use logcabin_decide::threepid::{NoteBound, NoteUnbound, may_bind};
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_outside::outbound::{Outbound, OutboundRequest, OutboundResponse};
 use logcabin_record::{Origin, address as threepid, threepid::Threepid};
 
@@ -42,7 +42,7 @@ pub enum IdentityError {
     Unusable(StatusCode),
     /// The change cannot be recorded.
     #[error(transparent)]
-    Rejected(#[from] Rejected),
+    Propose(#[from] ProposeError),
 }
 
 impl IdentityError {
@@ -98,7 +98,7 @@ pub async fn bind(
         return Err(IdentityError::Ids);
     }
     let server = trusted(app, &id_server)?;
-    may_bind(&app.engine.state().threepids.bound(user_id)).map_err(Rejected::Refused)?;
+    may_bind(&app.engine.state().threepids.bound(user_id)).map_err(ProposeError::Refused)?;
     let body = json!({ "sid": sid, "client_secret": client_secret, "mxid": user_id });
     let answer = ask(app, &server, Method::POST, "/identity/v2/3pid/bind", |_, ask| {
         ask.json(&body).header(AUTHORIZATION, &format!("Bearer {id_access_token}"))

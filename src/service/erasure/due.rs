@@ -24,7 +24,7 @@ use logcabin_decide::{
     erasure::{AT_ONCE, EraseMedia, EraseMessages, EraseUser, ExpireEvents, ExpireMedia, RUNS},
     retention::SweepPolicy,
 };
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_log::{Log, ReadError};
 use logcabin_record::{
     Command, Holds, Offset, Origin, Record, Remains,
@@ -41,7 +41,7 @@ pub enum SweepError {
     Read(#[from] ReadError),
     /// The log takes no writes.
     #[error(transparent)]
-    Rejected(#[from] Rejected),
+    Propose(#[from] ProposeError),
 }
 
 /// How many rooms are examined in one go.

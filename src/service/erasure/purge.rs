@@ -13,7 +13,7 @@ use logcabin_decide::{
     erasure::files_in,
     purge::{PurgeRoom, is_said_of},
 };
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_log::{Log, ReadError};
 use logcabin_record::{Offset, Origin, Stream};
 use logcabin_state::{Membership, media::Item};
@@ -52,7 +52,7 @@ pub enum PurgeError {
     Read(#[from] ReadError),
     /// The proposal was refused, or the log takes no writes.
     #[error(transparent)]
-    Rejected(#[from] Rejected),
+    Propose(#[from] ProposeError),
 }
 
 /// What a purge would remove. Scans the whole log for other references to its files.

@@ -241,7 +241,7 @@ impl PduReceiver<'_> {
         &self,
         server: &ServerName,
         users: Vec<DeviceListUpdate>,
-    ) -> Result<bool, engine::Rejected> {
+    ) -> Result<bool, engine::ProposeError> {
         let mut all = true;
         for users in users.chunks(limits::DEVICE_LISTS_AT_ONCE) {
             let noted = NoteDevices { server: server.to_owned(), users: users.to_vec() };
@@ -318,7 +318,7 @@ impl PduReceiver<'_> {
         server: &ServerName,
         mut lists: Vec<DeviceListUpdate>,
         mut fetch: Fetch,
-    ) -> Result<(), engine::Rejected> {
+    ) -> Result<(), engine::ProposeError> {
         let mut outdated = || -> Vec<_> {
             let of = |user_id| DeviceListUpdate {
                 user_id,

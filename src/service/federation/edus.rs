@@ -49,7 +49,7 @@ pub(crate) enum EduError {
     Read(#[from] ReadError),
     /// It is refused, or cannot be recorded now.
     #[error(transparent)]
-    NotRecorded(#[from] engine::Rejected),
+    NotRecorded(#[from] engine::ProposeError),
 }
 
 #[derive(Deserialize)]
@@ -79,7 +79,7 @@ impl PduReceiver<'_> {
         &self,
         origin: &ServerName,
         raw: &RawValue,
-    ) -> Result<(), engine::Rejected> {
+    ) -> Result<(), engine::ProposeError> {
         let edu: Edu<'_> = match read(raw) {
             Ok(edu) => edu,
             Err(error) => {

@@ -53,7 +53,7 @@ pub enum EnterError {
     Wrong(OwnedServerName, String),
     /// This homeserver refuses.
     #[error(transparent)]
-    NotRecorded(#[from] engine::Rejected),
+    NotRecorded(#[from] engine::ProposeError),
 }
 
 #[derive(Deserialize)]
@@ -267,7 +267,7 @@ impl PduReceiver<'_> {
         join: Verified,
     ) -> Result<(), EnterError> {
         self.accept(server, room, join).await.map_err(|error| match error {
-            PduError::NotRecorded(rejected) => rejected.into(),
+            PduError::NotRecorded(error) => error.into(),
             error => EnterError::Wrong(server.to_owned(), error.to_string()),
         })
     }

@@ -113,7 +113,7 @@ impl PduReceiver<'_> {
         event.relayed = true;
         let own = self.federation.client.own_name();
         self.accept(own, &room, event).await.map_err(|error| match error {
-            PduError::NotRecorded(rejected) => rejected.into(),
+            PduError::NotRecorded(error) => error.into(),
             error => wrong(&error),
         })?;
         Ok(signed.event_id)
@@ -150,7 +150,7 @@ impl PduReceiver<'_> {
         let mut event = self.verify(&room, pdu).await.map_err(|error| wrong(&error))?;
         event.relayed = true;
         self.accept(own, &room, event).await.map_err(|error| match error {
-            PduError::NotRecorded(rejected) => rejected.into(),
+            PduError::NotRecorded(error) => error.into(),
             error => wrong(&error),
         })?;
         Ok(true)

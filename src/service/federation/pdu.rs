@@ -58,7 +58,7 @@ pub enum PduError {
     Missing,
     /// This homeserver cannot record it now.
     #[error("{0}")]
-    NotRecorded(#[from] logcabin_engine::Rejected),
+    NotRecorded(#[from] logcabin_engine::ProposeError),
 }
 
 impl PduError {

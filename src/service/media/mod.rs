@@ -33,7 +33,7 @@ use logcabin_base::{bodies::BodyBudget, limits, long_work::LongWork, shutdown::S
 use logcabin_cluster::Cluster;
 use logcabin_config::{self as config, Config};
 use logcabin_decide::media::AddMedia;
-use logcabin_engine::{Engine, Lagged, Rejected};
+use logcabin_engine::{Engine, Lagged, ProposeError};
 use logcabin_log::ReadError;
 use logcabin_media::{
     self as media, FileLocation, IncomingFile, PinnedFile, Store,
@@ -179,7 +179,7 @@ pub enum FileError {
     #[error(transparent)]
     Remote(#[from] Failure),
     #[error(transparent)]
-    Rejected(#[from] Rejected),
+    Propose(#[from] ProposeError),
     /// The work on it panicked, or was ended.
     #[error("work on a file was lost: {0}")]
     Lost(String),
@@ -213,7 +213,7 @@ impl Media {
             Ok(added) => added.into_inner(),
             Err(error) => {
                 // Only a refusal shows that no record was written.
-                if matches!(error, Rejected::Refused(_)) {
+                if matches!(error, ProposeError::Refused(_)) {
                     self.discard(held).await;
                 }
                 return Err(error.into());

@@ -21,7 +21,7 @@ use super::{FileError, Media};
 use logcabin_base::{bodies::BodyBudget, limits, threads};
 use logcabin_config as config;
 use logcabin_decide::{Refusal, media::AddMedia};
-use logcabin_engine::Rejected;
+use logcabin_engine::ProposeError;
 use logcabin_media::{page::Page, picture};
 use logcabin_outside::outbound::{Outbound, OutboundError, OutboundRequest, OutboundResponse};
 use logcabin_record::{Origin, command::FileHash};
@@ -237,7 +237,7 @@ impl Media {
             now_ms: self.engine.clock().now_ms(),
             quota: self.settings.preview_store_bytes,
         };
-        add.check(&self.engine.state()).map_err(Rejected::from)?;
+        add.check(&self.engine.state()).map_err(ProposeError::from)?;
         let mut receiving = self.store.receive(Some(size)).await.map_err(FileError::Unwritten)?;
         receiving.write(bytes).await.map_err(FileError::Unwritten)?;
         let media = Arc::clone(self);
@@ -245,7 +245,8 @@ impl Media {
         let keeping = tokio::spawn(async move { media.keep(receiving, add, origin).await });
         match keeping.await.map_err(FileError::lost)? {
             // A concurrent request has stored it.
-            Ok(()) | Err(FileError::Rejected(Rejected::Refused(Refusal::CannotOverwriteMedia))) => {
+            Ok(())
+            | Err(FileError::Propose(ProposeError::Refused(Refusal::CannotOverwriteMedia))) => {
                 Ok(media_id)
             }
             Err(error) => Err(error),

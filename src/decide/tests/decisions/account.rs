@@ -6,7 +6,7 @@ use logcabin_decide::{
     account::{MetRequirements, Register, UpgradeGuest},
     status::SetStatus,
 };
-use logcabin_engine::{Engine, Options, Rejected};
+use logcabin_engine::{Engine, Options, ProposeError};
 use logcabin_log::memory::MemoryLog;
 use logcabin_record::{
     Origin, Stream,
@@ -69,7 +69,7 @@ async fn a_locked_guest_does_not_become_a_full_user() {
     };
     engine.propose(Origin::server(), lock(true)).await.unwrap().into_inner();
     let refused = engine.propose(Origin::server(), upgrade()).await.unwrap_err();
-    assert!(matches!(refused, Rejected::Refused(Refusal::UserLocked)), "{refused:?}");
+    assert!(matches!(refused, ProposeError::Refused(Refusal::UserLocked)), "{refused:?}");
     engine.propose(Origin::server(), lock(false)).await.unwrap().into_inner();
     engine.propose(Origin::server(), upgrade()).await.unwrap().into_inner();
     assert!(!engine.state().accounts.is_guest(&ann()));

@@ -20,7 +20,7 @@ use logcabin_decide::{
     to_device::{Acknowledge, ReceiveToDevice, SendToDevice},
     upgrade::UpgradeRoom,
 };
-use logcabin_engine::{Durable, Engine, Options, Rejected};
+use logcabin_engine::{Durable, Engine, Options, ProposeError};
 use logcabin_log::{Log, memory::MemoryLog};
 use logcabin_record::{
     Offset, Origin,
@@ -86,7 +86,7 @@ impl World {
                 drop(done.into_inner());
                 false
             }
-            Err(Rejected::Refused(Refusal::OverQuota(_))) => true,
+            Err(ProposeError::Refused(Refusal::OverQuota(_))) => true,
             Err(error) => panic!("refused for another reason: {error}"),
         }
     }
@@ -371,9 +371,9 @@ async fn a_message_to_all_devices_reaches_each_of_them_or_none() {
         messages: to_all(bytes),
     };
     let sent = |bytes| SendToDevice { messages: to_all(bytes), ..send("bob", bytes as u64, &[]) };
-    let is_too_large = |result: Result<(), Rejected>| match result {
+    let is_too_large = |result: Result<(), ProposeError>| match result {
         Ok(()) => false,
-        Err(Rejected::Refused(Refusal::TooLarge(_))) => true,
+        Err(ProposeError::Refused(Refusal::TooLarge(_))) => true,
         Err(error) => panic!("refused for another reason: {error}"),
     };
     let largest = limits::EVENT_BYTES - 100;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use logcabin_base::{clock::Clock, limits};
 use logcabin_decide::{Refusal, threepid::NoteBound};
-use logcabin_engine::{Engine, Options, Rejected};
+use logcabin_engine::{Engine, Options, ProposeError};
 use logcabin_log::memory::MemoryLog;
 use logcabin_record::{Origin, address::email};
 use ruma::{OwnedUserId, UserId};
@@ -22,7 +22,7 @@ async fn a_user_has_a_bounded_number_of_bindings() {
         engine.propose(Origin::server(), bound(&ann, address)).await.unwrap().into_inner();
     }
     let more = engine.propose(Origin::server(), bound(&ann, limits::THREEPIDS)).await;
-    assert!(matches!(more, Err(Rejected::Refused(Refusal::Forbidden(_)))), "{more:?}");
+    assert!(matches!(more, Err(ProposeError::Refused(Refusal::Forbidden(_)))), "{more:?}");
     // A known one changes nothing, and other users have bindings of their own.
     for known in [bound(&ann, 0), bound(&bob, limits::THREEPIDS)] {
         engine.propose(Origin::server(), known).await.unwrap().into_inner();

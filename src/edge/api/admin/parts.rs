@@ -177,11 +177,11 @@ impl From<ActError> for ApiError {
             }
             ActError::Invalid(_) => Self::invalid_param(text),
             ActError::Unfit(error) => error.into(),
-            ActError::Rejected(rejected) => rejected.into(),
+            ActError::Propose(error) => error.into(),
             ActError::Read(error) => error.into(),
             ActError::Proof(error) => match error {
                 ProofError::NoRecord { .. } | ProofError::NoCheckpoint(_) => Self::not_found(text),
-                ProofError::Rejected(rejected) => rejected.into(),
+                ProofError::Propose(error) => error.into(),
                 ProofError::Read(error) => error.into(),
                 ProofError::Record { .. } | ProofError::NoServer => Self::internal(text),
                 ProofError::Secret(_)

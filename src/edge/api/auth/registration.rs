@@ -30,7 +30,7 @@ use logcabin_decide::{
     Refusal,
     account::{Login, MetRequirements, Register, UpgradeGuest},
 };
-use logcabin_engine::Rejected;
+use logcabin_engine::ProposeError;
 use logcabin_outside::appservice::Service;
 use logcabin_record::{
     Origin,
@@ -111,7 +111,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     match outcome {
         Ok(registered) => registered.into_inner(),
         // The token was used up while this client completed other stages.
-        Err(Rejected::Refused(Refusal::RegistrationToken)) => {
+        Err(ProposeError::Refused(Refusal::RegistrationToken)) => {
             let (stage, denied) = (AuthType::RegistrationToken, Denied::RegistrationToken);
             return Err(cx.app.auth.uiaa.take_back(authenticated, &stage, denied).into());
         }
@@ -351,7 +351,7 @@ pub(in crate::api) async fn create(
             registered.into_inner();
             Ok(())
         }
-        Err(Rejected::Refused(Refusal::RegistrationToken)) => {
+        Err(ProposeError::Refused(Refusal::RegistrationToken)) => {
             let why = "This registration token is no longer valid.";
             Err(ApiError::new(ErrorCode::Unauthorized, why))
         }

@@ -24,7 +24,7 @@ use logcabin_decide::{
     account::{ConfirmTokens, DeviceSet, Refresh, RemoveDevices},
     oauth::ConfirmGrant,
 };
-use logcabin_engine::{Durable, Engine, Rejected};
+use logcabin_engine::{Durable, Engine, ProposeError};
 use logcabin_log::AppendError;
 use logcabin_record::{Offset, Origin, command::TokenHash};
 use logcabin_service::accounts::token::{self, Kind};
@@ -111,14 +111,14 @@ async fn of_grant(app: &Server, used: &TokenHash, token: &str) -> Result<Session
 }
 
 /// Whether a request goes on after the first use of its tokens was to be recorded.
-fn confirmed(outcome: Result<Durable<()>, Rejected>) -> Result<(), ApiError> {
+fn confirmed(outcome: Result<Durable<()>, ProposeError>) -> Result<(), ApiError> {
     match outcome {
         Ok(confirmed) => {
             confirmed.into_inner();
             Ok(())
         }
         // Both pairs stay valid until this can be recorded; reads go on meanwhile.
-        Err(Rejected::Log(
+        Err(ProposeError::Log(
             AppendError::Full(_) | AppendError::Failed(_) | AppendError::Unavailable(_),
         )) => Ok(()),
         Err(error) => Err(error.into()),
@@ -174,7 +174,7 @@ pub(super) async fn refresh(
     let expires_ms = match cx.app.engine.propose(cx.origin(), proposal).await {
         Ok(refreshed) => refreshed.into_inner(),
         // The result of another refresh was used meanwhile.
-        Err(Rejected::Refused(Refusal::UnknownToken)) => return Err(superseded()),
+        Err(ProposeError::Refused(Refusal::UnknownToken)) => return Err(superseded()),
         Err(error) => return Err(error.into()),
     };
     let tokens = tokens.ending(expires_ms).told(&cx.app);

@@ -58,7 +58,7 @@ impl From<PduError> for ApiError {
             PduError::Missing => {
                 Self::forbidden("Events that this one depends on are missing here.")
             }
-            PduError::NotRecorded(rejected) => rejected.into(),
+            PduError::NotRecorded(error) => error.into(),
         }
     }
 }

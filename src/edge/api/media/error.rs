@@ -32,7 +32,7 @@ impl From<FileError> for ApiError {
                 Self::unavailable(text).with_cause(error)
             }
             FileError::Remote(failure) => failure.into(),
-            FileError::Rejected(rejected) => rejected.into(),
+            FileError::Propose(error) => error.into(),
             FileError::Lost(error) => Self::internal(error),
         }
     }

@@ -55,7 +55,7 @@ impl From<IdTokenError> for ApiError {
     fn from(error: IdTokenError) -> Self {
         match error {
             IdTokenError::Key(_) => Self::internal(error),
-            IdTokenError::Rejected(rejected) => rejected.into(),
+            IdTokenError::Propose(error) => error.into(),
         }
     }
 }

@@ -31,7 +31,7 @@ use logcabin_decide::{
     account::{Login, Refresh},
     oauth::{EndGrants, Exchange, Exchanged, RefreshGrant},
 };
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_record::{
     client::GrantType,
     command::{GrantEnd, OauthGrant, TokenHash},
@@ -259,7 +259,7 @@ async fn give(
     {
         Ok(exchanged) => exchanged.into_inner(),
         // The account was locked meanwhile, or has too many devices.
-        Err(Rejected::Refused(
+        Err(ProposeError::Refused(
             refusal @ (Refusal::UserLocked
             | Refusal::UserDeactivated
             | Refusal::OverQuota(_)
@@ -400,8 +400,8 @@ async fn by_refresh_token(
     };
     let expires_ms = match outcome {
         Ok(refreshed) => refreshed.into_inner(),
-        Err(Rejected::Refused(Refusal::UnknownToken)) => return Err(invalid().into()),
-        Err(Rejected::Refused(refusal @ (Refusal::UserLocked | Refusal::UserDeactivated))) => {
+        Err(ProposeError::Refused(Refusal::UnknownToken)) => return Err(invalid().into()),
+        Err(ProposeError::Refused(refusal @ (Refusal::UserLocked | Refusal::UserDeactivated))) => {
             return Err(Problem::grant(refusal.to_string()).into());
         }
         Err(error) => return Err(ApiError::from(error).into()),

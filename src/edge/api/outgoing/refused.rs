@@ -105,7 +105,7 @@ impl AskedServer {
     /// such a server.
     pub(in crate::api) fn failed(self, error: EnterError) -> ApiError {
         match error {
-            EnterError::NotRecorded(rejected) => rejected.into(),
+            EnterError::NotRecorded(error) => error.into(),
             EnterError::Nowhere => {
                 ApiError::not_found("No server is known that is in this room.").with_cause(error)
             }

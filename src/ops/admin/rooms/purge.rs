@@ -42,7 +42,7 @@ impl From<PurgeError> for ActError {
         match error {
             PurgeError::NoRoom(_) => Self::invalid(error),
             PurgeError::Read(error) => Self::Read(error),
-            PurgeError::Rejected(error) => Self::Rejected(error),
+            PurgeError::Propose(error) => Self::Propose(error),
         }
     }
 }

@@ -93,7 +93,7 @@ impl Act for ShutDownRoom {
         });
         if wait {
             steps.await.map_err(ActError::invalid)?.map_err(|error| match error {
-                PurgeError::Rejected(error) => ActError::of_room(error),
+                PurgeError::Propose(error) => ActError::of_room(error),
                 error => error.into(),
             })?;
         }

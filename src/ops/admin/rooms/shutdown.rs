@@ -20,7 +20,7 @@ use logcabin_decide::{
     membership::{Change, ChangeMembership},
     moderation::{FinishShutdown, MoveAlias, OpenReplacement},
 };
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_record::{Offset, Origin};
 use logcabin_service::{
     accounts::closing::leave,
@@ -78,7 +78,7 @@ pub(super) async fn go_on(
             }
             // The creator of the new room may have left the server meanwhile. The old room is shut
             // down all the same.
-            Err(Rejected::Refused(error)) => {
+            Err(ProposeError::Refused(error)) => {
                 tracing::warn!(%room_id, %error, "no replacement was created for a room that is shut down");
             }
             Err(error) => return Err(error.into()),
@@ -112,7 +112,7 @@ pub(super) async fn go_on(
         match erasure::purge::purge(engine, origin.clone(), &room_id, None).await {
             Ok(_) | Err(PurgeError::NoRoom(_)) => {}
             // Somebody is still in it, as the last record of the shutdown says.
-            Err(PurgeError::Rejected(Rejected::Refused(error))) => {
+            Err(PurgeError::Propose(ProposeError::Refused(error))) => {
                 tracing::warn!(%room_id, %error, "a room that was shut down is not purged");
                 left.clear();
             }

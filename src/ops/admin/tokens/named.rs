@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::context::{ActContext, ActError};
 use logcabin_decide::Refusal;
-use logcabin_engine::Rejected;
+use logcabin_engine::ProposeError;
 use logcabin_record::command::{Secret, TokenHash};
 use logcabin_state::RegistrationToken;
 
@@ -71,10 +71,10 @@ pub(super) fn checked_label(label: Option<String>) -> Result<Option<String>, Act
     }
 }
 
-pub(super) fn of_token(error: Rejected) -> ActError {
+pub(super) fn of_token(error: ProposeError) -> ActError {
     match error {
-        Rejected::Refused(Refusal::NotFound(_)) => ActError::NoToken,
-        Rejected::Refused(Refusal::InvalidParam(why)) => ActError::Invalid(why),
-        other => ActError::Rejected(other),
+        ProposeError::Refused(Refusal::NotFound(_)) => ActError::NoToken,
+        ProposeError::Refused(Refusal::InvalidParam(why)) => ActError::Invalid(why),
+        other => ActError::Propose(other),
     }
 }

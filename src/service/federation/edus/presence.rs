@@ -41,7 +41,7 @@ impl PduReceiver<'_> {
         &self,
         origin: &ServerName,
         edus: impl Iterator<Item = &'e RawValue>,
-    ) -> Result<(), engine::Rejected> {
+    ) -> Result<(), engine::ProposeError> {
         if !self.federation.has_presence {
             return Ok(());
         }
