@@ -324,6 +324,9 @@ async fn a_room_whose_state_is_as_large_as_an_answer_may_be_is_joined() {
     for number in 0..EVENTS * 3 / 8 {
         other.state("org.example.large", &number.to_string(), json!({ "x": content }));
     }
+    // While it makes such answers, the peer may have no time to answer for its keys.
+    let profile = format!("/_matrix/federation/v1/query/profile?user_id={}", encode(&ann.user_id));
+    stage.peer.ask(cabin.address, &cabin.name, &profile).await.ok();
     let joining = async |stage: &Stage| stage.entered_by(&ann).await;
     let (room_id, _) = tokio::join!(joining(&stage), joining(&other));
     let path = format!("/rooms/{}/state/org.example.large/{}", encode(&room_id), EVENTS - 1);

@@ -14,7 +14,7 @@ use ruma::{
     events::StateEventType,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 
 use super::context::{Around, around};
 use crate::{

@@ -53,7 +53,7 @@ impl App for Fake {
     fn turn<'a>(
         &'a self,
         _: &'a CallerIdentity,
-        _: std::net::IpAddr,
+        _: IpAddr,
     ) -> BoxFuture<'a, Result<Option<WorkPermit>, ApiError>> {
         Box::pin(async { Err(ApiError::limit_exceeded(Duration::from_secs(1))) })
     }
