@@ -239,9 +239,10 @@ impl Body {
         Ok(())
     }
 
-    /// Whether it may exceed the share of the server that was asked. It then has to arrive fast.
-    pub const fn has_turn(&self) -> bool {
-        self.turn.is_some()
+    /// Whether it has a turn to exceed the share of the server that was asked, for which others
+    /// wait.
+    pub fn has_to_hurry(&self) -> bool {
+        self.turn.is_some() && self.bodies.turns.is_awaited()
     }
 
     /// Charges it to another principal, once its sender is known.

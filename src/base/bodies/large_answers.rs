@@ -8,7 +8,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -35,6 +38,8 @@ pub(super) struct LargeAnswerLimit {
     all: Arc<Semaphore>,
     caused: Arc<Semaphore>,
     by_principal: Mutex<HashMap<Principal, Weak<Semaphore>>>,
+    /// How many wait for the turns of others.
+    waiting: AtomicUsize,
 }
 
 /// One turn, until this is dropped.
@@ -45,10 +50,31 @@ pub(super) struct LargeAnswerPermit {
     _of_principal: Option<OwnedSemaphorePermit>,
 }
 
+/// Counts one that waits, until this is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn among(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl LargeAnswerLimit {
     pub(super) fn new(at_once: usize) -> Self {
         let places = || Arc::new(Semaphore::new(at_once));
-        Self { all: places(), caused: places(), by_principal: Mutex::default() }
+        let (by_principal, waiting) = (Mutex::default(), AtomicUsize::new(0));
+        Self { all: places(), caused: places(), by_principal, waiting }
+    }
+
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     fn of_principal(&self, principal: Principal) -> Arc<Semaphore> {
@@ -79,6 +105,7 @@ impl LargeAnswerLimit {
             Some(principal) => self.of_principal(principal).acquire_owned().await.ok(),
             None => None,
         };
+        let _waiting = Waiting::among(&self.waiting);
         let caused = match is_urgent {
             true => None,
             false => Arc::clone(&self.caused).acquire_owned().await.ok(),

@@ -244,15 +244,35 @@ async fn a_large_answer_gives_back_what_is_done_with_and_then_its_turn() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert!(first.has_turn() && !second.is_finished());
+    assert!(first.turn.is_some() && !second.is_finished());
     first.shrink(17 * MIB);
-    assert!(!first.has_turn());
+    assert!(first.turn.is_none());
     let second = second.await.expect("no panic").expect("its turn");
     assert_eq!(bodies.held().1, 47 << 20);
     first.shrink(64 * MIB);
     assert_eq!(bodies.held().1, 47 << 20, "it does not grow so");
     drop((first, second));
     assert!(is_empty(&bodies));
+}
+
+/// A slow homeserver may take its time if nobody else wants the turn.
+#[tokio::test]
+async fn a_large_answer_has_to_hurry_only_while_another_waits() {
+    let bodies = bodies();
+    let until = Instant::now() + limits::FEDERATION_STATE_TIMEOUT;
+    let mut first = bodies.begin(asked("a"), 1);
+    first.grow(60 * MIB, until).await.expect("it is alone");
+    assert!(!first.has_to_hurry());
+    let second = tokio::spawn({
+        let mut second = bodies.begin(asked("b"), 1);
+        async move { second.grow(30 * MIB, until).await }
+    });
+    while !first.has_to_hurry() {
+        tokio::task::yield_now().await;
+    }
+    second.abort();
+    assert!(second.await.is_err_and(|error| error.is_cancelled()));
+    assert!(!first.has_to_hurry());
 }
 
 #[test]

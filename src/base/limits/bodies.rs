@@ -66,7 +66,7 @@ pub(crate) const LARGE_ANSWER_YIELDS: Duration = Duration::from_secs(15);
 /// halfway ends before its request times out.
 pub const ANSWER_PACE: (usize, Duration) = (16 * 1024, Duration::from_secs(10));
 
-/// The same for a large answer at its turn, since others wait: half a megabyte a second.
+/// The same for a large answer at its turn while others wait: half a megabyte a second.
 pub const LARGE_ANSWER_PACE: (usize, Duration) = (2 << 20, Duration::from_secs(4));
 
 /// How much of an answer is given back to the system at a time, as its parts are taken from it.

@@ -353,8 +353,14 @@ async fn whole(
     let mut held = account.begin();
     let (mut body, mut strides) = (Vec::new(), ArrivalDeadline::begin());
     let mut dropped = std::pin::pin!(held.watch());
+    let mut hurried = false;
     loop {
-        let pace = if held.has_turn() { limits::LARGE_ANSWER_PACE } else { limits::ANSWER_PACE };
+        let hurries = held.has_to_hurry();
+        if hurries && !hurried {
+            strides.again(body.len());
+        }
+        hurried = hurries;
+        let pace = if hurries { limits::LARGE_ANSWER_PACE } else { limits::ANSWER_PACE };
         let late = strides.deadline(body.len(), pace);
         let frame = tokio::select! {
             frame = timeout_at(late, incoming.frame()) => frame.map_err(|_| Unreachable::Late)?,
@@ -368,12 +374,9 @@ async fn whole(
             return Err(Unreachable::TooLarge(max_bytes));
         }
         if length > limits::SMALL_BODY_BYTES {
-            let (began, had_turn) = (time::Instant::now(), held.has_turn());
+            let began = time::Instant::now();
             held.grow(length, until).await?;
             strides.pause(began.elapsed());
-            if held.has_turn() && !had_turn {
-                strides.again(body.len());
-            }
         }
         if length > body.capacity() {
             body.reserve_exact(bodies::room_for(length, expected) - body.len());
