@@ -172,19 +172,12 @@ impl Body {
         }
     }
 
-    /// Like [`Self::grow`], but waits for nothing and makes nobody give way.
-    ///
-    /// # Errors
-    /// When there is no such memory now.
-    pub fn try_grow(&mut self, bytes: usize) -> Result<(), Full> {
-        let to = self.charge_of(bytes);
-        if to > self.reserved {
-            let (shares, now) = (&self.bodies.shares, Instant::now());
-            let reserved = self.bodies.usage.lock().reserve(shares, self.id, to, false, now);
-            reserved.map_err(|_| Full::NoRoom)?;
-            self.reserved = to;
-        }
-        Ok(())
+    /// Ends another body, of which this many bytes are kept: from now on they are charged to this
+    /// one. They have their room already, so this cannot fail.
+    pub fn take_over(&mut self, other: Self, bytes: usize) {
+        let bytes = self.charge_of(bytes);
+        self.reserved += self.bodies.usage.lock().hand_over(other.id, self.id, bytes);
+        drop(other);
     }
 
     /// What so many bytes count for, in whole steps.

@@ -550,6 +550,21 @@ impl UsageTable {
         Ok(())
     }
 
+    /// Charges a part of one body to another one, whatever bound that exceeds. Returns how much that
+    /// is.
+    pub(super) fn hand_over(&mut self, from: u64, to: u64, bytes: u64) -> u64 {
+        let Some(giver) = self.entries.get_mut(&from) else { return 0 };
+        let bytes = bytes.min(giver.bytes);
+        giver.bytes -= bytes;
+        let principal = giver.principal.clone();
+        self.subtract(&principal, bytes);
+        let Some(taker) = self.entries.get_mut(&to) else { return 0 };
+        taker.bytes += bytes;
+        let principal = taker.principal.clone();
+        self.add(&principal, bytes);
+        bytes
+    }
+
     pub(super) fn arrived(&mut self, id: u64, may_be_dropped: bool, now: Instant) {
         self.goes_on(id);
         if let Some(entry) = self.entries.get_mut(&id) {

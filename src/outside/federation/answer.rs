@@ -69,6 +69,11 @@ impl FederationResponse {
             .map_err(|error| Unreachable::Unexpected(error.to_string()))
     }
 
+    /// Drops the answer, and gives what it was charged to. A small one was not charged.
+    pub fn into_charge(self) -> Option<bodies::Body> {
+        self.body.charge
+    }
+
     /// Where these parts of the body are, for [`Self::take_apart`].
     pub fn places(&self, parts: &[&RawValue]) -> Vec<Range<usize>> {
         let begin = self.body.as_ptr().addr();

@@ -74,17 +74,7 @@ pub(super) async fn create_room(
         Some(raw) => canonical(raw).map_err(ApiError::from),
         None => Ok(CanonicalJsonObject::new()),
     };
-    let (creation_content, power_levels, initial_state) = cx
-        .at_length(|| {
-            let initial_state = request.initial_state.iter().map(|raw| initial_state(raw.json()));
-            let power_levels = request.power_level_content_override.as_ref();
-            Ok((
-                object(request.creation_content.as_ref().map(|raw| raw.json()))?,
-                object(power_levels.map(|raw| raw.json()))?,
-                initial_state.collect::<Result<_, ApiError>>()?,
-            ))
-        })
-        .await?;
+    let initial_state = request.initial_state.iter().map(|raw| initial_state(raw.json()));
     let proposal = CreateRoom {
         room_id: new_room_id(&cx.app.config.server.name)?,
         creator: cx.caller.user_id.clone(),
@@ -92,9 +82,9 @@ pub(super) async fn create_room(
             .room_version
             .unwrap_or_else(|| cx.app.config.rooms.default_version.0.clone()),
         preset,
-        creation_content,
-        power_levels,
-        initial_state,
+        creation_content: object(request.creation_content.as_ref().map(|raw| raw.json()))?,
+        power_levels: object(request.power_level_content_override.as_ref().map(|raw| raw.json()))?,
+        initial_state: initial_state.collect::<Result<_, ApiError>>()?,
         name: request.name,
         topic: request.topic,
         alias,

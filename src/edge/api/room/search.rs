@@ -51,10 +51,10 @@ pub(super) async fn search(
     let Some(criteria) = request.search_categories.room_events else {
         return json(&json!({ "search_categories": {} }));
     };
-    let wanted = SearchRequest::new(&cx, criteria, request.next_batch.as_deref())?;
     let head = cx.app.engine.head().offset();
     let complete = cx.app.listing.search.reach(head).await;
     cx.at_length(|| {
+        let wanted = SearchRequest::new(&cx, criteria, request.next_batch.as_deref())?;
         let view = cx.view();
         let until = wanted.after.as_ref().map_or_else(|| complete.min(view.at()), |after| after.at);
         let found = wanted.look(&cx.app.listing.search, &view, until)?;

@@ -7,8 +7,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::federation::PduError;
 use logcabin_base::{bodies::Body, limits};
+use logcabin_outside::federation::FederationResponse;
 
 /// The limits on fetches for one transaction of a homeserver, or for one event that is sent alone.
 pub struct Budget {
@@ -50,15 +50,15 @@ pub(in crate::federation) struct Charge {
 }
 
 impl Charge {
-    fn to(account: &Account, bytes: usize) -> Result<Self, PduError> {
+    /// Charges so much of what an answer was charged.
+    fn to(account: &Account, answer: FederationResponse, bytes: usize) -> Option<Self> {
+        let charged = answer.into_charge()?;
         let mut of_event = account.lock();
         let (body, held) = &mut *of_event;
-        let all = held.saturating_add(bytes);
-        // Its homeserver may send it again later, and this one tries it again.
-        body.try_grow(all).map_err(|_| PduError::Missing)?;
-        *held = all;
+        body.take_over(charged, bytes);
+        *held = held.saturating_add(bytes);
         drop(of_event);
-        Ok(Self { account: Arc::clone(account), bytes })
+        Some(Self { account: Arc::clone(account), bytes })
     }
 }
 
@@ -128,16 +128,15 @@ impl Allowance {
         Self { account: self.account.clone(), ..Self::new(1, 1, limits::ONE_EVENT_BYTES, until) }
     }
 
-    /// Charges so much that is kept of an answer.
-    pub(super) fn charge(&self, bytes: usize) -> Result<Option<Charge>, PduError> {
-        self.account.as_ref().map(|account| Charge::to(account, bytes)).transpose()
+    /// Drops an answer of which so much is kept.
+    pub(super) fn charge(&self, answer: FederationResponse, bytes: usize) -> Option<Charge> {
+        Charge::to(self.account.as_ref()?, answer, bytes)
     }
 
-    /// The same until the event was handled.
-    pub(super) fn keep(&mut self, bytes: usize) -> Result<(), PduError> {
-        let charge = self.charge(bytes)?;
+    /// The same, until the event was handled.
+    pub(super) fn keep(&mut self, answer: FederationResponse, bytes: usize) {
+        let charge = self.charge(answer, bytes);
         self.in_use.extend(charge);
-        Ok(())
     }
 
     pub(super) fn left(&self) -> Option<Duration> {

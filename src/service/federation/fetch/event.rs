@@ -45,7 +45,7 @@ impl PduReceiver<'_> {
         let answer = self.answer(origin, question, budget).await?;
         let one: OneEvent = answer.json().map_err(|error| not_fetched(origin, &error))?;
         let event = one.pdus.into_iter().next();
-        budget.keep(event.as_ref().map_or(0, |event| event.get().len()))?;
+        budget.keep(answer, event.as_ref().map_or(0, |event| event.get().len()));
         Ok(event)
     }
 }

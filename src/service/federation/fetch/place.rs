@@ -61,7 +61,7 @@ impl PduReceiver<'_> {
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
         let ids = self.state_ids(origin, room, event_id, budget).await?;
-        let state = self.fetch_state(origin, room, event_id, ids, budget).await?;
+        let (state, _charge) = self.fetch_state(origin, room, event_id, ids, budget).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),

@@ -63,7 +63,8 @@ impl PduReceiver<'_> {
         question.max_bytes = budget.bytes;
         let answer = self.answer(server, question, budget).await?;
         let said = answer.json().map_err(|error| not_fetched(server, &error))?;
-        budget.keep(answer.body.len())?;
+        let bytes = answer.body.len();
+        budget.keep(answer, bytes);
         Ok(said)
     }
 

@@ -28,7 +28,7 @@ pub(in crate::federation) struct StateIds {
     #[serde(deserialize_with = "as_many_as_state")]
     auth_chain_ids: Vec<OwnedEventId>,
     #[serde(skip)]
-    _charge: Option<Charge>,
+    charge: Option<Charge>,
 }
 
 /// The events of a room's state, which are parts of the answer.
@@ -58,8 +58,8 @@ impl PduReceiver<'_> {
         question.max_bytes = limits::FEDERATION_IDS_BYTES;
         let answer = self.answer(server, question, budget).await?;
         let ids: StateIds = answer.json().map_err(|error| not_fetched(server, &error))?;
-        let charge = budget.charge((ids.pdu_ids.len() + ids.auth_chain_ids.len()) * ID_BYTES)?;
-        Ok(StateIds { _charge: charge, ..ids })
+        let bytes = (ids.pdu_ids.len() + ids.auth_chain_ids.len()) * ID_BYTES;
+        Ok(StateIds { charge: budget.charge(answer, bytes), ..ids })
     }
 
     /// The answer with a room's state before an event: [`StateResponse`].
@@ -76,7 +76,7 @@ impl PduReceiver<'_> {
     }
 
     /// Records the events of this state that are not known, and their auth events. Returns the ids
-    /// of the state.
+    /// of the state, and their charge.
     pub(super) async fn fetch_state(
         &self,
         origin: &ServerName,
@@ -84,7 +84,7 @@ impl PduReceiver<'_> {
         event_id: &EventId,
         state: StateIds,
         budget: &mut Allowance,
-    ) -> Result<Vec<OwnedEventId>, PduError> {
+    ) -> Result<(Vec<OwnedEventId>, Option<Charge>), PduError> {
         let mut unknown = BTreeSet::new();
         for event_id in state.pdu_ids.iter().chain(&state.auth_chain_ids) {
             if !self.knows(room, event_id)? {
@@ -95,7 +95,7 @@ impl PduReceiver<'_> {
             }
         }
         if unknown.is_empty() {
-            return Ok(state.pdu_ids);
+            return Ok((state.pdu_ids, state.charge));
         }
         if unknown.len() < limits::EVENTS_ONE_BY_ONE
             && let Some(each) = self.fetch_each(origin, unknown, budget).await?
@@ -103,11 +103,11 @@ impl PduReceiver<'_> {
             let events = self.verify_all(room, &each).await?;
             self.charge_events(origin, &events);
             self.record_outliers(origin, room, events, true).await?;
-            return Ok(state.pdu_ids);
+            return Ok((state.pdu_ids, state.charge));
         }
-        // They are on nobody's account, and the whole state may have to wait for its turn.
+        // The whole state may have to wait for its turn.
         drop(state);
-        self.fetch_whole_state(origin, room, event_id, budget).await
+        Ok((self.fetch_whole_state(origin, room, event_id, budget).await?, None))
     }
 
     /// The same from the answer with all events.
