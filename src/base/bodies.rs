@@ -232,10 +232,11 @@ impl Body {
         Ok(())
     }
 
-    /// Whether it has a turn to exceed the share of the server that was asked, for which others
-    /// wait.
+    /// Whether it has a turn to exceed the share of the server that was asked while others wait for
+    /// that turn, or for its memory.
     pub fn has_to_hurry(&self) -> bool {
-        self.turn.is_some() && self.bodies.turns.is_awaited()
+        let bodies = &self.bodies;
+        self.turn.is_some() && (bodies.turns.is_awaited() || bodies.usage.lock().answers_wait())
     }
 
     /// Charges it to another principal, once its sender is known.

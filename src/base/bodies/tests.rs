@@ -261,18 +261,41 @@ async fn a_large_answer_has_to_hurry_only_while_another_waits() {
     let bodies = bodies();
     let until = Instant::now() + limits::FEDERATION_STATE_TIMEOUT;
     let mut first = bodies.begin(asked("a"), 1);
-    first.grow(60 * MIB, until).await.expect("it is alone");
-    assert!(!first.has_to_hurry());
-    let second = tokio::spawn({
-        let mut second = bodies.begin(asked("b"), 1);
-        async move { second.grow(30 * MIB, until).await }
-    });
-    while !first.has_to_hurry() {
-        tokio::task::yield_now().await;
+    first.grow(40 * MIB, until).await.expect("it is alone");
+    // One that waits for the turn, and one that waits for memory.
+    for size in [20 * MIB, 30 * MIB] {
+        assert!(!first.has_to_hurry());
+        let second = tokio::spawn({
+            let mut second = bodies.begin(asked("b"), 1);
+            async move { second.grow(size, until).await }
+        });
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(first.has_to_hurry(), "{size}");
+        second.abort();
+        assert!(second.await.is_err_and(|error| error.is_cancelled()));
     }
-    second.abort();
-    assert!(second.await.is_err_and(|error| error.is_cancelled()));
     assert!(!first.has_to_hurry());
+}
+
+#[tokio::test]
+async fn what_is_kept_of_an_answer_always_has_its_room() {
+    let bodies = bodies();
+    let mut kept = bodies.begin(asked("a"), 1);
+    // Four answers take the whole share of their homeserver.
+    for number in 1..=4 {
+        let answer = with(&bodies, asked("b"), 2 * MIB).await.expect("there is room");
+        kept.take_over(answer, MIB);
+        assert_eq!(bodies.held().1, number << 20);
+    }
+    let small = with(&bodies, asked("b"), MIB).await.expect("there is room");
+    // No more than the answer had.
+    kept.take_over(small, 9 * MIB);
+    kept.shrink(2 * MIB);
+    assert_eq!(bodies.held().1, 2 << 20);
+    drop(kept);
+    assert!(is_empty(&bodies));
 }
 
 #[test]

@@ -550,6 +550,11 @@ impl UsageTable {
         Ok(())
     }
 
+    /// Whether answers wait for room.
+    pub(super) fn answers_wait(&self) -> bool {
+        self.waiting.len() > self.waiting_requests
+    }
+
     /// Charges a part of one body to another one, whatever bound that exceeds. Returns how much that
     /// is.
     pub(super) fn hand_over(&mut self, from: u64, to: u64, bytes: u64) -> u64 {
