@@ -555,7 +555,7 @@ impl UsageTable {
         self.waiting.len() > self.waiting_requests
     }
 
-    /// Charges a part of one body to another one, whatever bound that exceeds. Returns how much that
+    /// Charges a part of one body to another one, whatever bound that exceeds. Returns how much it
     /// is.
     pub(super) fn hand_over(&mut self, from: u64, to: u64, bytes: u64) -> u64 {
         let Some(giver) = self.entries.get_mut(&from) else { return 0 };

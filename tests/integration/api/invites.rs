@@ -3,6 +3,7 @@
 use ruma::{CanonicalJsonObject, signatures::Ed25519KeyPair};
 use serde_json::{Value, json};
 
+use super::sliding::{Slide, rooms, window};
 use super::{each, event_ids, next_batch, server, user};
 use crate::harness::{IdentityServer, TestServer, User, encode};
 
@@ -484,4 +485,31 @@ async fn who_authorised_a_join_is_not_said_again_with_a_new_profile() {
     bob.put(&name, json!({ "displayname": "" })).await.ok();
     let member = bob.state(&room_id, "m.room.member", &bob.user_id).await.ok();
     assert_eq!(member.get("displayname"), None, "{member}");
+}
+
+#[tokio::test]
+async fn of_an_invite_by_an_ignored_user_only_the_removal_before_it_is_told() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let ignored = format!("/user/{}/account_data/m.ignored_user_list", encode(&bob.user_id));
+    bob.put(&ignored, json!({ "ignored_users": { &ann.user_id: {} } })).await.ok();
+    let options = json!({ "preset": "public_chat", "topic": "before" });
+    let room_id = ann.create_room(options).await;
+    bob.join(&room_id).await.ok();
+    let body = window(0, 9, 5);
+    let mut slide = Slide::new(&bob);
+    assert_eq!(rooms(&slide.next(&body).await), std::slice::from_ref(&room_id));
+    ann.act(&room_id, "kick", Some(&bob)).await.ok();
+    ann.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "not for bob" })).await.ok();
+    ann.act(&room_id, "invite", Some(&bob)).await.ok();
+    let answer = slide.next(&body).await;
+    let room = &answer["rooms"][&room_id];
+    assert_eq!(each(&room["required_state"], "/content/membership"), ["leave"], "{answer}");
+    assert_eq!(room.get("invite_state"), None, "{answer}");
+    assert!(!answer.to_string().contains("not for bob"), "{answer}");
+    assert_eq!(slide.next(&body).await["rooms"], json!({}));
+    // Those of others are told.
+    bob.put(&ignored, json!({ "ignored_users": {} })).await.ok();
+    let answer = slide.next(&body).await;
+    assert!(answer["rooms"][&room_id]["invite_state"].is_array(), "{answer}");
 }

@@ -557,33 +557,6 @@ async fn an_invite_by_an_ignored_user_is_not_told() {
 }
 
 #[tokio::test]
-async fn of_an_invite_by_an_ignored_user_only_the_removal_before_it_is_told() {
-    let server = server().await;
-    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
-    let ignored = format!("/user/{}/account_data/m.ignored_user_list", encode(&bob.user_id));
-    bob.put(&ignored, json!({ "ignored_users": { &ann.user_id: {} } })).await.ok();
-    let options = json!({ "preset": "public_chat", "topic": "before" });
-    let room_id = ann.create_room(options).await;
-    bob.join(&room_id).await.ok();
-    let body = window(0, 9, 5);
-    let mut slide = Slide::new(&bob);
-    assert_eq!(rooms(&slide.next(&body).await), std::slice::from_ref(&room_id));
-    ann.act(&room_id, "kick", Some(&bob)).await.ok();
-    ann.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "not for bob" })).await.ok();
-    ann.act(&room_id, "invite", Some(&bob)).await.ok();
-    let answer = slide.next(&body).await;
-    let room = &answer["rooms"][&room_id];
-    assert_eq!(each(&room["required_state"], "/content/membership"), ["leave"], "{answer}");
-    assert_eq!(room.get("invite_state"), None, "{answer}");
-    assert!(!answer.to_string().contains("not for bob"), "{answer}");
-    assert_eq!(slide.next(&body).await["rooms"], json!({}));
-    // Those of others are told.
-    bob.put(&ignored, json!({ "ignored_users": {} })).await.ok();
-    let answer = slide.next(&body).await;
-    assert!(answer["rooms"][&room_id]["invite_state"].is_array(), "{answer}");
-}
-
-#[tokio::test]
 async fn a_knock_is_stripped_like_an_invite() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);

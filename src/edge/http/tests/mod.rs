@@ -2,6 +2,7 @@
 
 mod app;
 mod connections;
+mod turns;
 
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
@@ -23,7 +24,7 @@ use tokio::{
 
 use self::app::{Fake, HELD_BEGUN, NEWS_AWAITED, NEWS_BEGUN, WAIT_ENDED, put_state, table, who};
 use super::*;
-use logcabin_base::{limits, rate::Rate};
+use logcabin_base::rate::Rate;
 use logcabin_config::Config;
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -162,22 +163,6 @@ async fn long_answers_are_compressed_for_those_who_ask() {
     }
     let plain = Running::configured(|config| config.http.compression = false).await;
     assert_eq!(get(&plain, "/long/4096", "gzip").await, (String::new(), true, 4096));
-}
-
-#[tokio::test]
-async fn a_large_body_waits_for_its_senders_turn() {
-    let server = Running::configured(|config| {
-        config.rate_limits.enabled = false;
-        config.http.max_body_bytes = 1 << 20;
-    })
-    .await;
-    let put = async |bytes: usize| {
-        let path = "/_matrix/client/v3/rooms/!r:example.org/state/org.test/key";
-        let body = format!(r#"{{"x":"{}"}}"#, "x".repeat(bytes - 8));
-        server.ask(Method::PUT, path, Some("good"), &body).await
-    };
-    is(&put(limits::LONG_BODY_BYTES).await, 200, "");
-    is(&put(limits::LONG_BODY_BYTES + 1).await, 429, "M_LIMIT_EXCEEDED");
 }
 
 #[tokio::test]
