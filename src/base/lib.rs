@@ -9,6 +9,7 @@ pub mod bodies;
 pub mod canonical;
 pub mod certificates;
 pub mod clock;
+pub mod counted;
 pub mod descriptors;
 pub mod disk;
 pub mod fair_queue;

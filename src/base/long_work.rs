@@ -85,7 +85,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
         work: impl FnOnce() -> T,
     ) -> Result<T, Busy> {
         let place = self.place(caller, exempt).await?;
-        Ok(at_length(|| place.work(work)))
+        Ok(place.at_length(work))
     }
 
     /// Waits for the turn of `caller`, for work that is done on another thread.
@@ -143,6 +143,11 @@ pub struct WorkPermit {
 }
 
 impl WorkPermit {
+    /// Does the work on this thread, whose other tasks continue elsewhere.
+    pub fn at_length<T>(self, work: impl FnOnce() -> T) -> T {
+        at_length(|| self.work(work))
+    }
+
     /// Does the work, on this thread. Blocks.
     pub fn work<T>(mut self, work: impl FnOnce() -> T) -> T {
         let (made, took) = timed(work);

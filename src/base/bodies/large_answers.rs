@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::Principal;
-use crate::limits;
+use crate::{counted::Counted, limits};
 
 /// Who waits for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,22 +48,6 @@ pub(super) struct LargeAnswerPermit {
     _turn: Option<OwnedSemaphorePermit>,
     _caused: Option<OwnedSemaphorePermit>,
     _of_principal: Option<OwnedSemaphorePermit>,
-}
-
-/// Counts one that waits, until this is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn among(waiting: &'a AtomicUsize) -> Self {
-        waiting.fetch_add(1, Ordering::Relaxed);
-        Self(waiting)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl LargeAnswerLimit {
@@ -105,7 +89,7 @@ impl LargeAnswerLimit {
             Some(principal) => self.of_principal(principal).acquire_owned().await.ok(),
             None => None,
         };
-        let _waiting = Waiting::among(&self.waiting);
+        let _waiting = Counted::new(&self.waiting);
         let caused = match is_urgent {
             true => None,
             false => Arc::clone(&self.caused).acquire_owned().await.ok(),

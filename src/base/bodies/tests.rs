@@ -36,6 +36,13 @@ async fn with(bodies: &Arc<BodyBudget>, principal: Principal, bytes: usize) -> R
     body.grow(bytes, soon()).await.map(|()| body)
 }
 
+/// Lets other tasks go as far as they can.
+async fn let_others_run() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
 fn was_dropped(body: &Body) -> bool {
     *body.dropped.borrow()
 }
@@ -220,9 +227,7 @@ async fn large_answers_go_one_after_the_other_and_small_ones_beside_them() {
         let mut second = bodies.begin(asked("b"), 1);
         async move { second.grow(large, until).await.map(|()| second) }
     });
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
+    let_others_run().await;
     assert!(!second.is_finished());
     drop((first, small));
     drop(second.await.expect("no panic").expect("its turn"));
@@ -241,9 +246,7 @@ async fn a_large_answer_gives_back_what_is_done_with_and_then_its_turn() {
     });
     first.shrink(19 * MIB);
     assert_eq!(bodies.held().1, 19 << 20);
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
+    let_others_run().await;
     assert!(first.turn.is_some() && !second.is_finished());
     first.shrink(17 * MIB);
     assert!(first.turn.is_none());
@@ -269,9 +272,7 @@ async fn a_large_answer_has_to_hurry_only_while_another_waits() {
             let mut second = bodies.begin(asked("b"), 1);
             async move { second.grow(size, until).await }
         });
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
+        let_others_run().await;
         assert!(first.has_to_hurry(), "{size}");
         second.abort();
         assert!(second.await.is_err_and(|error| error.is_cancelled()));
@@ -335,9 +336,7 @@ async fn one_is_in_line(flood: Urgency, other: Urgency, server: impl Fn(usize) -
     }
     let mut other = bodies.begin(asked("other"), 1).urgent(other);
     let other = tokio::spawn(async move { other.grow(large, until).await.map(|()| other) });
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
+    let_others_run().await;
     let first = waiting.remove(0).await.expect("no panic").expect("its turn");
     // The other body's turn comes before those of the flood.
     drop(first);

@@ -56,6 +56,7 @@ use super::{
     tls::{Spoken, Tls},
 };
 use logcabin_base::{
+    counted::Counted,
     limits,
     metrics::metrics,
     net::{self, TcpStream},
@@ -696,22 +697,6 @@ impl Connection {
     }
 }
 
-/// One more of something, as long as it is there.
-struct Counted<'a>(&'a AtomicUsize);
-
-impl<'a> Counted<'a> {
-    fn new(all: &'a AtomicUsize) -> Self {
-        all.fetch_add(1, Ordering::Relaxed);
-        Self(all)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A connection with hyper.
 struct Awake<'a>(Counted<'a>);
 
@@ -722,8 +707,7 @@ impl<'a> Awake<'a> {
 
     /// After how long it is to rest.
     fn rest_after(&self) -> Duration {
-        let Counted(all) = &self.0;
-        if all.load(Ordering::Relaxed) > FEW { REST_AFTER_OF_MANY } else { REST_AFTER }
+        if self.0.count() > FEW { REST_AFTER_OF_MANY } else { REST_AFTER }
     }
 }
 

@@ -36,7 +36,7 @@ impl Turn {
         match self {
             Self::None => work(),
             Self::Long(None) => at_length(work),
-            Self::Long(Some(permit)) => at_length(|| permit.work(work)),
+            Self::Long(Some(permit)) => permit.at_length(work),
         }
     }
 }

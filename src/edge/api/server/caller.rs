@@ -6,7 +6,7 @@ use ruma::{ServerName, UserId};
 
 use super::Server;
 use crate::http::{ApiError, Caller, Cx, Session};
-use logcabin_base::{background::at_length, long_work::WorkPermit, rate::network_prefix};
+use logcabin_base::{long_work::WorkPermit, rate::network_prefix};
 use logcabin_decide::Proposal;
 use logcabin_engine::Durable;
 use logcabin_read::view::View;
@@ -59,8 +59,7 @@ impl<C: Caller> Cx<Server, C> {
     ) -> Result<T, ApiError> {
         let (session, server) = (self.caller.session(), self.caller.server());
         let turn = self.app.long_work_turn(session, server.map(|server| &**server), self.client);
-        let turn = turn.await?;
-        at_length(|| turn.work(work))
+        turn.await?.at_length(work)
     }
 
     /// Whom this request is counted against.
