@@ -1,6 +1,7 @@
 // A browser for the console, which listens for what should not be.
 
 import puppeteer from "puppeteer-core";
+import { PATIENCE_MS } from "./patience.mjs";
 
 /**
  * Starts the browser at `executablePath`. Gives a page, and what went wrong on it so far. Messages of the page's console
@@ -10,6 +11,7 @@ export async function openBrowser(executablePath, expected = /(?!)/) {
     const browser = await puppeteer.launch({ executablePath, args: ["--no-sandbox"] });
     process.on("exit", () => browser.process()?.kill("SIGKILL"));
     const page = await browser.newPage();
+    page.setDefaultTimeout(PATIENCE_MS);
     const complaints = [];
     page.on("pageerror", (error) => complaints.push(`error: ${error}`));
     page.on("dialog", (dialog) => {

@@ -11,10 +11,10 @@ import path from "node:path";
 import puppeteer from "puppeteer-core";
 
 import { serve } from "./element/serve.mjs";
+import { PATIENCE_MS } from "./patience.mjs";
 
 const [address, executablePath, client, authority, user, password, alias, reads, writes, screenshots] =
     process.argv.slice(2);
-const PATIENCE_MS = 60_000;
 
 const { files, origin } = await serve(client, address, { features: { feature_oidc_native_flow: false } });
 const { publicKey } = new X509Certificate(await readFile(authority));

@@ -9,6 +9,7 @@
 
 import assert from "node:assert/strict";
 import puppeteer from "puppeteer-core";
+import { PATIENCE_MS } from "./patience.mjs";
 
 const [address, executablePath, token, directory] = process.argv.slice(2);
 const PASSWORD = "a password that is long enough";
@@ -37,6 +38,7 @@ process.on("exit", () => browser.process()?.kill("SIGKILL"));
 
 /** Watches a page: whatever its policy forbids or its scripts fail at is a failure here. */
 function watch(page, complaints) {
+    page.setDefaultTimeout(PATIENCE_MS);
     page.on("pageerror", (error) => complaints.push(`error: ${error}`));
     page.on("console", (message) => {
         // A form that is not taken comes back with a status that the browser remarks on.
@@ -121,6 +123,7 @@ const people = {
 /** Completes a stage in a window that a page of the client opens, which is told by a message. */
 async function inWindow(stage, session, complaints) {
     const client = await browser.newPage();
+    client.setDefaultTimeout(PATIENCE_MS);
     await client.goto("data:text/html,<title>a client</title>");
     await client.evaluate(() => {
         window.told = [];

@@ -3,8 +3,8 @@
 import * as sdk from "matrix-js-sdk";
 import { decodeRecoveryKey } from "matrix-js-sdk/lib/crypto-api/recovery-key.js";
 import { VerificationPhase } from "matrix-js-sdk/lib/crypto-api/verification.js";
+import { PATIENCE_MS } from "./patience.mjs";
 
-const PATIENCE_MS = 50_000;
 const SAS = "m.sas.v1";
 
 // Waits until `holds` gives something true, and gives that.

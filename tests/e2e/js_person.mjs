@@ -2,9 +2,9 @@
 
 import * as sdk from "matrix-js-sdk";
 import { logger } from "matrix-js-sdk/lib/logger.js";
+import { PATIENCE_MS } from "./patience.mjs";
 
 const PASSWORD = "a password that is long enough";
-const PATIENCE_MS = 60_000;
 
 logger.setLevel("error");
 for (const name of ["log", "info", "debug", "warn", "trace"]) {

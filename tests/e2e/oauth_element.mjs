@@ -11,9 +11,9 @@ import path from "node:path";
 import puppeteer from "puppeteer-core";
 
 import { serve } from "./element/serve.mjs";
+import { PATIENCE_MS } from "./patience.mjs";
 
 const [address, executablePath, client, user, password, screenshots] = process.argv.slice(2);
-const PATIENCE_MS = 60_000;
 const older = await serve(client, address, { features: { feature_oidc_native_flow: false } });
 const { files, origin } = await serve(client, address, {
     features: { feature_oidc_native_flow: true },

@@ -14,6 +14,7 @@ import { mkdirSync } from "node:fs";
 import { createServer } from "node:http";
 import puppeteer from "puppeteer-core";
 import { everyLook } from "./looks.mjs";
+import { PATIENCE_MS } from "./patience.mjs";
 
 const [address, plain, executablePath, clientPort, mailbox, token, PASSWORD, directory] = process.argv.slice(2);
 const NEW_PASSWORD = "another password that is long";
@@ -38,6 +39,7 @@ const withScripts = new Map();
 /** A person at a browser of their own. */
 async function person({ scripts = false } = {}) {
     const page = await (await browser.createBrowserContext()).newPage();
+    page.setDefaultTimeout(PATIENCE_MS);
     await page.setJavaScriptEnabled(scripts);
     withScripts.set(page, scripts);
     await page.setViewport({ width: 800, height: 800 });

@@ -11,6 +11,7 @@ import { mkdir } from "node:fs/promises";
 import { createServer } from "node:http";
 import puppeteer from "puppeteer-core";
 import { identify as identifyAt, leading, provide } from "./oidc_provider.mjs";
+import { PATIENCE_MS } from "./patience.mjs";
 
 const [address, providerPort, clientPort, screenshots] = process.argv.slice(2);
 const issuer = `http://127.0.0.1:${providerPort}`;
@@ -18,7 +19,6 @@ const client = `http://127.0.0.1:${clientPort}`;
 const api = `${address}/_matrix/client/v3`;
 const callback = `${api}/login/sso/callback`;
 const PASSWORD = "a password that is long enough";
-const PATIENCE_MS = 30_000;
 
 const say = (text) => process.stdout.write(`${text}\n`);
 const providing = provide(issuer, callback);

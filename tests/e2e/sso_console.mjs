@@ -6,6 +6,7 @@
 import assert from "node:assert/strict";
 import puppeteer from "puppeteer-core";
 import { identify, leading, provide } from "./oidc_provider.mjs";
+import { PATIENCE_MS } from "./patience.mjs";
 
 const [address, providerPort] = process.argv.slice(2);
 const issuer = `http://127.0.0.1:${providerPort}`;
@@ -22,6 +23,7 @@ const complaints = [];
 // A person at a browser of their own.
 async function visitor(name) {
     const page = await (await browser.createBrowserContext()).newPage();
+    page.setDefaultTimeout(PATIENCE_MS);
     page.on("pageerror", (error) => complaints.push(`${page.url()}: ${error.message}`));
     return { name, page };
 }

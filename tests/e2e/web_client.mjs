@@ -14,10 +14,10 @@ import { crc32, deflateSync } from "node:zlib";
 import puppeteer from "puppeteer-core";
 
 import { serve } from "./element/serve.mjs";
+import { PATIENCE_MS } from "./patience.mjs";
 
 const [address, executablePath, client, screenshots] = process.argv.slice(2);
 const PASSWORD = "correct horse battery staple";
-const PATIENCE_MS = 60_000;
 
 /** What the server is to refuse: method, path, status, errcode, and why the client asks for it. */
 const REFUSALS = [

@@ -347,7 +347,7 @@ async fn a_file_is_fetched_once_however_many_ask_and_few_at_a_time() {
     )
     .await;
     let settings =
-        [("LOGCABIN_MEDIA_REMOTE_WAIT_SECONDS", "4"), ("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
+        [("LOGCABIN_MEDIA_REMOTE_WAIT_SECONDS", "12"), ("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
     let cabin = Federated::start_with(&authority, &settings).await;
     let (ann, bob) = (cabin.server.register("ann").await, cabin.server.register("bob").await);
     let place = origin.place("once");
