@@ -12,10 +12,10 @@
 //! as on a quiet one. They differ between runs only in what is random: keys, signatures, and the
 //! hashes of maps.
 //!
-//! The figures are those of an unoptimised build, which `cargo test` has made already. It takes
-//! four to twenty times the instructions of an optimised one, in the same places: work that is
-//! repeated for each room, member or event shows in both. What only an optimised build could lose
-//! does not show: `paths` is for that.
+//! The figures are those of the build that `cargo test` has made already, in which no package of
+//! ours is optimised. It takes several times the instructions of an optimised one, in the same
+//! places: work that is repeated for each room, member or event shows in both. What only an
+//! optimised build could lose does not show: `paths` is for that.
 //!
 //! When it fails: if the change was meant to cost that, bless in the same commit, which says why.
 //! If not, find out where the instructions went, by the name of the path and that of this program

@@ -431,8 +431,7 @@ where
     child.wait_with_output().expect("logcabin can be waited for")
 }
 
-/// The program under test: this build's, or what `LOGCABIN_E2E_PROGRAM` names. `.ci/run` names the
-/// release build, which answers in a fraction of the time.
+/// The program under test: this build's, or what `LOGCABIN_E2E_PROGRAM` names, such as a release.
 pub(crate) fn program() -> OsString {
     env::var_os("LOGCABIN_E2E_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_logcabin").into())
 }
