@@ -9,9 +9,9 @@ use super::{
 };
 use logcabin_ops::{
     admin::rooms::{
-        BlockRoom, Blocked, Empowered, JoinRoom, Joined, ListRooms, MakeRoomAdmin, NewRoom,
-        RoomDetails, RoomOrder, RoomSearch, RoomSummary, Rooms, ShowRoom, ShutDownRoom,
-        ShutdownStatus, UpgradeRoom, Upgraded,
+        BlockRoom, Blocked, Empowered, EventRedacted, JoinRoom, Joined, ListRooms, MakeRoomAdmin,
+        NewRoom, RedactEvent, RoomDetails, RoomOrder, RoomSearch, RoomSummary, Rooms, ShowRoom,
+        ShutDownRoom, ShutdownStatus, UpgradeRoom, Upgraded,
     },
     history::terminal::clean,
 };
@@ -41,6 +41,7 @@ enum Command {
     MakeAdmin(OfUser),
     /// Join a user to a room
     Join(OfUser),
+    Redact(Redact),
     Upgrade(Upgrade),
 }
 
@@ -139,6 +140,32 @@ struct Shutdown {
     options: ActOptions,
 }
 
+/// Redact an event: its content is removed
+///
+/// The redaction is sent in the name of the event's sender, if that is a user of this server who is
+/// still in the room, or else in the name of a member who may redact it.
+#[derive(Debug, clap::Args)]
+struct Redact {
+    /// The room
+    #[arg(value_name = "ROOM")]
+    room: String,
+
+    /// The id of the event
+    #[arg(value_name = "EVENT")]
+    event: String,
+
+    /// Tell the room this reason
+    #[arg(long, value_name = "TEXT")]
+    say: Option<String>,
+
+    /// Do not ask for confirmation
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    options: ActOptions,
+}
+
 /// Replace a room by one of another version, as a member who may do that
 #[derive(Debug, clap::Args)]
 struct Upgrade {
@@ -188,6 +215,10 @@ impl Room {
                 .run(JoinRoom { user, room }, |Joined { user_id, room_id }| {
                     format!("{user_id} is in {room_id}.\n")
                 }),
+            Command::Redact(Redact { room, event, say, yes, options }) => {
+                let act = RedactEvent { room, event: event.clone(), say };
+                options.run_if_meant(act, yes, &event, redacted)
+            }
             Command::Upgrade(Upgrade { of: OfUser { room, user, options }, version }) => options
                 .run(UpgradeRoom { room, user, version }, |upgraded: &Upgraded| {
                     let Upgraded { room_id, replacement, version, user_id } = upgraded;
@@ -244,6 +275,13 @@ fn empowered(Empowered { room_id, user_id, by, invited }: &Empowered) -> String 
         let _ = writeln!(text, "{user_id} was invited.");
     }
     text
+}
+
+fn redacted(EventRedacted { room_id, event_id, by }: &EventRedacted) -> String {
+    match by {
+        Some(by) => format!("{by} redacted {event_id} in {room_id}.\n"),
+        None => format!("{event_id} in {room_id} is redacted already.\n"),
+    }
 }
 
 fn shut_down(status: &ShutdownStatus) -> String {

@@ -1,6 +1,7 @@
 //! A room with the events that a turn is about to add.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     sync::{Arc, OnceLock},
 };
@@ -240,6 +241,24 @@ impl RoomDraft {
         }
         let members = room.members(Membership::Join, Offset::MAX).into_iter();
         Ok(members.map(|(user_id, _)| user_id).find(may))
+    }
+
+    /// The joined local users who have the power level for this by name, the most powerful first.
+    pub(crate) fn named_with(
+        &self,
+        env: &Env,
+        field: RoomPowerLevelsIntField,
+    ) -> Result<Vec<OwnedUserId>, Refusal> {
+        let Some(room) = &self.base else { return Ok(Vec::new()) };
+        let powers = self.powers(env)?;
+        let mut found = powers.named();
+        found.retain(|user_id| {
+            is_local(&env.server, user_id)
+                && powers.has_level(user_id, field)
+                && room.is_joined(user_id, Offset::MAX)
+        });
+        found.sort_by_key(|user_id| Reverse(powers.level(user_id)));
+        Ok(found)
     }
 
     /// The depth of the next event. An event of the greatest depth does not keep others from

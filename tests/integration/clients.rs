@@ -25,7 +25,7 @@ use crate::harness::{Random, TestServer, User, encode, mail::MailServer, skip, t
 
 /// How long a client may take to answer or to see something. No test is about this time; it only
 /// ends a run that hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 const HISTORY: usize = 500;
 

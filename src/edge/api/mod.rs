@@ -169,6 +169,7 @@ mod tests {
         let lenient = [
             "POST /_matrix/media/v1/create",
             "POST /_synapse/admin/v1/deactivate/{user_id}",
+            "POST /_synapse/admin/v1/federation/destinations/{destination}/reset_connection",
             "POST /_synapse/admin/v1/media/protect/{media_id}",
             "POST /_synapse/admin/v1/media/quarantine/{server_name}/{media_id}",
             "POST /_synapse/admin/v1/media/unprotect/{media_id}",

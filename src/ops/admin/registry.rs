@@ -23,8 +23,8 @@ use super::{
     proofs::{ListCheckpoints, Prove},
     reports::{ListReports, RemoveReport, ShowReport},
     rooms::{
-        BlockRoom, JoinRoom, ListRooms, MakeRoomAdmin, PurgeRoom, ShowRoom, ShutDownRoom,
-        UpgradeRoom,
+        BlockRoom, JoinRoom, ListRooms, MakeRoomAdmin, PurgeRoom, RedactEvent, ShowRoom,
+        ShutDownRoom, UpgradeRoom,
     },
     snapshots::{
         CompareSnapshots, ListBackups, ListSnapshots, NoteBackup, SnapshotStatus, WriteSnapshot,
@@ -132,6 +132,7 @@ const HANDLERS: &[KnownAct] = handlers![
     PurgeRemoteMedia,
     PurgeRoom,
     QuarantineMedia,
+    RedactEvent,
     RemoveReport,
     RenameDevice,
     ResetDestination,

@@ -117,9 +117,28 @@ async fn a_homeserver_that_cannot_be_reached_is_seen_and_tried_again_or_reset() 
     let fails = value(&counted, "logcabin_federation_transactions_sent_total{outcome=\"failed\"}");
     assert!(fails >= Some(5.0), "{fails:?}");
 
+    // Tools see the same, and have it tried at once.
+    let of_peer = format!("/v1/federation/destinations/{}", encode(&name));
+    let listed = ann.administer("GET", "/v1/federation/destinations", None).await.ok();
+    let one = ann.administer("GET", &of_peer, None).await.ok();
+    assert_eq!((&listed["total"], &listed["destinations"]), (&json!(1), &json!([one])), "{listed}");
+    let times = ["failure_ts", "retry_last_ts", "last_successful_stream_ordering"];
+    assert!(times.iter().all(|time| one[*time].as_u64() > Some(0)), "{one}");
+    assert!(one["retry_interval"].as_u64() > Some(10_000), "{one}");
+    let other = ann.administer("GET", "/v1/federation/destinations?destination=other", None).await;
+    assert_eq!(other.ok()["total"], 0);
+    let shared = ann.administer("GET", &format!("{of_peer}/rooms"), None).await.ok();
+    assert_eq!((&shared["total"], &shared["rooms"][0]["room_id"]), (&json!(1), &json!(room_id)));
+    let nowhere = "/v1/federation/destinations/nowhere.example";
+    ann.administer("GET", nowhere, None).await.refused(404, "M_NOT_FOUND");
+
     takes.store(true, Ordering::SeqCst);
-    federation(&data_dir, &format!("retry {name}"));
+    let retry = format!("{of_peer}/reset_connection");
+    ann.administer("POST", &retry, Some(json!({}))).await.ok();
     until_row("the peer has everything", &reached).await;
+    ann.administer("POST", &retry, None).await.refused(400, "M_UNKNOWN");
+    let one = ann.administer("GET", &of_peer, None).await.ok();
+    assert_eq!((&one["failure_ts"], &one["retry_interval"]), (&Value::Null, &json!(0)), "{one}");
     let heard = told(&peer);
     assert!(heard.contains(&"second".to_owned()) && heard.ends_with(&["third".to_owned()]));
     let done_nothing = federation(&data_dir, &format!("retry {name}"));

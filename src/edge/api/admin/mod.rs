@@ -8,11 +8,14 @@
 //! [`Act`]: logcabin_ops::admin::act::Act
 
 pub(super) mod changes;
+mod events;
+mod federation;
 mod media;
 mod notices;
 mod parts;
 mod reports;
 mod rooms;
+mod settings;
 mod tokens;
 mod users;
 
@@ -52,6 +55,8 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(users::is_free, ADMINISTRATORS)
         .on(users::by_link, ADMINISTRATORS)
         .on(users::by_threepid, ADMINISTRATORS)
+        .on(settings::pushers, ADMINISTRATORS)
+        .on(settings::account_data, ADMINISTRATORS)
         // Rooms
         .on(rooms::list, ADMINISTRATORS)
         .on(rooms::get, ADMINISTRATORS)
@@ -66,6 +71,14 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(rooms::status, ADMINISTRATORS)
         .on(rooms::make_admin, ADMINISTRATORS.body_optional())
         .on(rooms::join, ADMINISTRATORS)
+        .on(events::fetch, ADMINISTRATORS)
+        .on(events::context, ADMINISTRATORS)
+        .on(events::extremities, ADMINISTRATORS)
+        // Other homeservers
+        .on(federation::list, ADMINISTRATORS)
+        .on(federation::get, ADMINISTRATORS)
+        .on(federation::rooms, ADMINISTRATORS)
+        .on(federation::retry, ADMINISTRATORS.body_optional())
         // Registration tokens
         .on(tokens::list, ADMINISTRATORS)
         .on(tokens::create, ADMINISTRATORS)

@@ -41,7 +41,8 @@ pub(super) async fn list(cx: Cx<Server>, _: get_pushers::Request) -> Result<Json
     json(&json!({ "pushers": pushers }))
 }
 
-fn shown(pusher: &Pusher) -> Value {
+/// A pusher in the format of `GET /pushers`.
+pub(in crate::api) fn shown(pusher: &Pusher) -> Value {
     let PusherSet {
         user_id: _,
         device_id: _,

@@ -74,7 +74,15 @@ pub(super) async fn create_room(
         Some(raw) => canonical(raw).map_err(ApiError::from),
         None => Ok(CanonicalJsonObject::new()),
     };
-    let initial_state = request.initial_state.iter().map(|raw| initial_state(raw.json()));
+    // All of it may have megabytes.
+    let read = || {
+        let creation_content = object(request.creation_content.as_ref().map(|raw| raw.json()))?;
+        let power_levels =
+            object(request.power_level_content_override.as_ref().map(|raw| raw.json()))?;
+        let state = request.initial_state.iter().map(|raw| initial_state(raw.json()));
+        Ok((creation_content, power_levels, state.collect::<Result<_, ApiError>>()?))
+    };
+    let (creation_content, power_levels, initial_state) = cx.at_length(read).await?;
     let proposal = CreateRoom {
         room_id: new_room_id(&cx.app.config.server.name)?,
         creator: cx.caller.user_id.clone(),
@@ -82,9 +90,9 @@ pub(super) async fn create_room(
             .room_version
             .unwrap_or_else(|| cx.app.config.rooms.default_version.0.clone()),
         preset,
-        creation_content: object(request.creation_content.as_ref().map(|raw| raw.json()))?,
-        power_levels: object(request.power_level_content_override.as_ref().map(|raw| raw.json()))?,
-        initial_state: initial_state.collect::<Result<_, ApiError>>()?,
+        creation_content,
+        power_levels,
+        initial_state,
         name: request.name,
         topic: request.topic,
         alias,

@@ -17,7 +17,7 @@ use logcabin_record::{
     command::{Failing, SetAsideItem},
 };
 use logcabin_service::federation::{OriginUsage, Site};
-use logcabin_state::Room;
+use logcabin_state::{Room, destinations::Destination};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListDestinations {
@@ -103,6 +103,31 @@ pub fn list(context: &ActContext, from: usize, limit: usize) -> Result<Destinati
         .collect::<Result<_, ReadError>>()?;
     let is_on = context.federation.load().enabled;
     Ok(Destinations { is_on, destinations, total, failing, end: state.applied() })
+}
+
+/// All homeservers that this one delivers to, by name, with their positions if there are any.
+pub fn known(context: &ActContext) -> Vec<(OwnedServerName, Option<Destination>)> {
+    let shared = shared(context).into_keys().map(|server| (server, None));
+    let mut all: BTreeMap<_, _> = shared.collect();
+    let delivered = context.engine.state().destinations.all().into_iter();
+    all.extend(delivered.map(|(server, known)| (server, Some(known))));
+    all.into_iter().collect()
+}
+
+/// One of them, by its name.
+pub fn find(
+    context: &ActContext,
+    name: &str,
+) -> Result<(OwnedServerName, Option<Destination>), ActError> {
+    let server = context.destination(name)?;
+    let known = context.engine.state().destinations.get(&server);
+    Ok((server, known))
+}
+
+/// The rooms with users of both homeservers.
+pub fn shared_with(context: &ActContext, name: &str) -> Result<Vec<Arc<Room>>, ActError> {
+    let server = context.destination(name)?;
+    Ok(shared(context).remove(&server).unwrap_or_default())
 }
 
 /// The other homeservers with users in rooms of users of this one, with these rooms.

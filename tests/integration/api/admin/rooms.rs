@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::{each, unique};
 use super::{admin, dry_run, server, user};
-use crate::administration::{command, done, done_json, history};
+use crate::administration::{command, done, done_json, failed, history};
 use crate::crash::assert_verifies;
 use crate::harness::{TestServer, User, encode, until};
 
@@ -365,4 +365,118 @@ async fn a_room_that_is_deleted_with_a_purge_is_gone() {
         let blocked = admin.administer("GET", &format!("{of_room}/block"), None).await.ok();
         assert_eq!(blocked["block"], true, "{blocked}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_administrator_reads_an_event_and_what_is_around_it_without_being_in_the_room() {
+    let server = server().await;
+    let (admin, ann) = (admin(&server).await, user(&server, "ann").await);
+    let room_id = ann.create_room(json!({ "name": "Private" })).await;
+    let mut said = Vec::new();
+    for number in 0..6 {
+        said.push(ann.send_text(&room_id, &number.to_string(), &number.to_string()).await);
+    }
+    let around = |event_id: &str, query: &str| {
+        of_room(&room_id, &format!("/context/{}{query}", encode(event_id)))
+    };
+    let seen = admin.administer("GET", &around(&said[2], "?limit=5"), None).await.ok();
+    assert_eq!(seen["event"]["event_id"], json!(said[2]), "{seen}");
+    assert_eq!(each(&seen["events_after"], "/event_id"), said[3..5], "{seen}");
+    let before = each(&seen["events_before"], "/event_id");
+    assert_eq!((before.len(), &before[..2]), (3, &[said[1].clone(), said[0].clone()][..]));
+    assert!(each(&seen["state"], "/type").contains(&"m.room.name".to_owned()), "{seen}");
+    // The tokens are those of the pages of messages.
+    let end = seen["end"].as_str().expect("a token");
+    let next = of_room(&room_id, &format!("/messages?dir=f&from={}", encode(end)));
+    let next = admin.administer("GET", &next, None).await.ok();
+    assert_eq!(each(&next["chunk"], "/event_id"), said[5..], "{next}");
+    let none = admin.administer("GET", &around(&said[2], "?limit=0"), None).await.ok();
+    assert_eq!((&none["events_before"], &none["events_after"]), (&json!([]), &json!([])));
+
+    let fetch = |event_id: &str| format!("/v1/fetch_event/{}", encode(event_id));
+    let event = admin.administer("GET", &fetch(&said[2]), None).await.ok();
+    assert_eq!(event["event"]["content"]["body"], "2", "{event}");
+    assert_eq!(event["event"]["event_id"], json!(said[2]), "{event}");
+    assert!(event["event"]["prev_events"].is_array(), "{event}");
+
+    let ends = admin.administer("GET", &of_room(&room_id, "/forward_extremities"), None).await.ok();
+    assert_eq!((&ends["count"], &ends["results"][0]["event_id"]), (&json!(1), &json!(said[5])));
+    assert!(ends["results"][0]["received_ts"].as_u64() > Some(0), "{ends}");
+
+    let elsewhere = ann.create_room(json!({})).await;
+    let wrong = format!("/v1/rooms/{}/context/{}", encode(&elsewhere), encode(&said[2]));
+    admin.administer("GET", &wrong, None).await.refused(404, "M_NOT_FOUND");
+    for path in [around("$nothing", ""), fetch("$nothing")] {
+        admin.administer("GET", &path, None).await.refused(404, "M_NOT_FOUND");
+    }
+    assert_eq!(admin.administer("GET", &fetch("nothing"), None).await.status, 400);
+    let path = of_room("!nowhere:e2e.test", "/forward_extremities");
+    admin.administer("GET", &path, None).await.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_redacts_an_event_in_the_name_of_a_member_who_may() {
+    crate::harness::nodes::one_server!("it stops the server");
+    let mut server = TestServer::start().await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let first = bob.send_text(&room_id, "1", "buy now").await;
+    let second = bob.send_text(&room_id, "2", "buy more").await;
+    let third = ann.send_text(&room_id, "3", "stop it").await;
+    let data_dir = server.data_dir().to_owned();
+    let redact = |event_id: &str, more: &str| {
+        command("room", &data_dir, &format!("redact {room_id} {event_id} {more}"), "")
+    };
+    let shown = async |event_id: &str| {
+        ann.get(&format!("/rooms/{}/event/{}", encode(&room_id), encode(event_id))).await.ok()
+    };
+
+    let would = done(redact(&first, "--dry-run"));
+    assert!(would.contains("m.room.message that @bob:e2e.test sent is removed"), "{would}");
+    assert!(would.contains("in the name of @bob:e2e.test"), "{would}");
+    assert_eq!(shown(&first).await["content"]["body"], "buy now");
+    let said = done(redact(&first, "--yes --say spam --reason raid"));
+    assert!(said.contains("@bob:e2e.test redacted"), "{said}");
+    let gone = shown(&first).await;
+    assert_eq!(gone["content"], json!({}), "{gone}");
+    assert_eq!(gone["unsigned"]["redacted_because"]["content"]["reason"], "spam", "{gone}");
+    let again = done(redact(&first, "--yes"));
+    assert!(again.contains("is redacted already"), "{again}");
+    assert!(done(redact(&first, "--dry-run")).contains("Nothing would change"));
+
+    // A sender who has left cannot.
+    bob.act(&room_id, "leave", None).await.ok();
+    let said = done_json(redact(&second, "--yes --json"));
+    assert_eq!(said["by"], json!(ann.user_id), "{said}");
+    // One who may send no redactions has it done by another, who may.
+    let aaron = server.register("aaron").await;
+    for user in [&aaron, &bob] {
+        user.join(&room_id).await.ok();
+    }
+    let fourth = bob.send_text(&room_id, "4", "buy again").await;
+    let levels = json!({
+        "users": { (&*ann.user_id): 100, (&*aaron.user_id): 50 }, "events": { "m.room.redaction": 100 },
+    });
+    ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    assert_eq!(done_json(redact(&fourth, "--yes --json"))["by"], json!(ann.user_id));
+    // What a room rests on stays, and where nobody may, it is refused.
+    let state = ann.get(&format!("/rooms/{}/state", encode(&room_id))).await.ok();
+    let state = state.as_array().expect("a list");
+    let create = state.iter().find(|event| event["type"] == "m.room.create").expect("the first");
+    let refused = failed(redact(create["event_id"].as_str().expect("an id"), "--yes"));
+    assert!(refused.contains("cannot be redacted"), "{refused}");
+    let other = bob.create_room(json!({})).await;
+    let refused = failed(command("room", &data_dir, &format!("redact {other} {third} --yes"), ""));
+    assert!(refused.contains("There is no event"), "{refused}");
+    for user in [&ann, &bob, &aaron] {
+        user.act(&room_id, "leave", None).await.ok();
+    }
+    let refused = failed(redact(&third, "--yes"));
+    assert!(refused.contains("No user of this server who is in the room may"), "{refused}");
+
+    server.stop();
+    let words = history(&data_dir);
+    assert!(words.contains("did so because: raid"), "{words}");
+    assert_verifies(&data_dir);
 }

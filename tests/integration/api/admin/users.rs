@@ -256,3 +256,45 @@ async fn devices_are_shown_renamed_and_logged_out() {
     let nobody = "/v1/auth_providers/none/users/none";
     admin.administer("GET", nobody, None).await.refused(404, "M_NOT_FOUND");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_administrator_reads_a_users_pushers_and_account_data() {
+    let server = server().await;
+    let (admin, ann) = (admin(&server).await, user(&server, "ann").await);
+    let room_id = ann.create_room(json!({})).await;
+    let of_ann = |what: &str| format!("/v1/users/{}/{what}", encode(&ann.user_id));
+    let read = async |what: &str| admin.administer("GET", &of_ann(what), None).await.ok();
+    assert_eq!(read("pushers").await, json!({ "pushers": [], "total": 0 }));
+    assert_eq!(read("accountdata").await, json!({ "account_data": { "global": {}, "rooms": {} } }));
+
+    let pusher = json!({
+        "kind": "http", "app_id": "org.example.app", "pushkey": "key", "lang": "en",
+        "app_display_name": "App", "device_display_name": "Phone",
+        "data": { "url": "https://push.example.org/_matrix/push/v1/notify" },
+    });
+    ann.post("/pushers/set", pusher).await.ok();
+    let set = async |path: &str, content: Value| {
+        let path = format!("/user/{}{path}", encode(&ann.user_id));
+        ann.request("PUT", &path, Some(&content)).await.ok()
+    };
+    set("/account_data/org.example.theme", json!({ "dark": true })).await;
+    let of_room = format!("/rooms/{}/account_data/org.example.note", encode(&room_id));
+    set(&of_room, json!({ "text": "mine" })).await;
+    let rule = json!({ "actions": [] });
+    ann.request("PUT", "/pushrules/global/sender/@bob:e2e.test", Some(&rule)).await.ok();
+
+    let pushers = read("pushers").await;
+    assert_eq!(
+        (&pushers["total"], &pushers["pushers"][0]["app_id"]),
+        (&json!(1), &json!("org.example.app"))
+    );
+    let expected = json!({
+        "global": { "org.example.theme": { "dark": true } },
+        "rooms": { (room_id): { "org.example.note": { "text": "mine" } } },
+    });
+    assert_eq!(read("accountdata").await["account_data"], expected);
+    for what in ["pushers", "accountdata"] {
+        let path = format!("/v1/users/@nobody:e2e.test/{what}");
+        admin.administer("GET", &path, None).await.refused(404, "M_NOT_FOUND");
+    }
+}

@@ -45,7 +45,12 @@ pub(in super::super) async fn list(
                         .map(|id| room(id.as_str(), report.name.as_deref().unwrap_or(id.as_str())))
                         .unwrap_or_default(),
                     text(report.reason.as_deref().unwrap_or_default()),
-                    acts(&["remove-report"], &[("id", &id)]),
+                    html! {
+                        (acts(&["remove-report"], &[("id", &id)]))
+                        @if let (Some(room), Some(event)) = (&report.room_id, &report.event_id) {
+                            (acts(&["redact-event"], &[("room", room.as_str()), ("event", event.as_str())]))
+                        }
+                    },
                 ]
             })
             .collect();
