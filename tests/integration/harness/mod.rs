@@ -44,7 +44,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// How long a test waits for what must come. No test is about this time; it only ends a run that
 /// hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Waits until this holds, which something outside of the test will bring about.
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
