@@ -2,17 +2,16 @@
 //! the log.
 
 use ruma::{OwnedEventId, api::auth_scheme::AccessToken};
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::parts::AdminParts as _;
 use crate::{
-    api::{answer::json as to_json, server::Server},
+    api::{answer::json as to_json, room::context::EventWithContext, server::Server},
     http::{ApiError, Cx, Json, endpoint},
 };
 use logcabin_base::background::at_length;
 use logcabin_log::ReadError;
-use logcabin_read::events::{ClientEvent, EventForm};
+use logcabin_read::events::EventForm;
 use logcabin_record::Offset;
 
 /// The most events around one.
@@ -48,15 +47,6 @@ endpoint! {
 
 /// What is around an event, and the state after that.
 pub(super) async fn context(cx: Cx<Server>, request: Context) -> Result<Json, ApiError> {
-    #[derive(Serialize)]
-    struct Around {
-        start: String,
-        end: String,
-        event: ClientEvent,
-        events_before: Vec<ClientEvent>,
-        events_after: Vec<ClientEvent>,
-        state: Vec<ClientEvent>,
-    }
     let (app, view) = (&cx.app, cx.view());
     let room = app.context.room(&request.room)?;
     let limit = request.limit.unwrap_or(10).min(CONTEXT_EVENTS);
@@ -82,7 +72,7 @@ pub(super) async fn context(cx: Cx<Server>, request: Context) -> Result<Json, Ap
             let events = view.events.get_all(offsets)?;
             view.client_events(&room, &events, form)
         };
-        to_json(&Around {
+        to_json(&EventWithContext {
             start,
             end,
             event: view.client_event(&room, &event, &EventForm::FULL)?,

@@ -20,19 +20,21 @@ use logcabin_state::{
     rooms::gaps::{GapPosition, TimelinePosition},
 };
 
+/// The response of `GET /rooms/{roomId}/context/{eventId}`.
+#[derive(Serialize)]
+pub(in crate::api) struct EventWithContext {
+    pub(in crate::api) start: String,
+    pub(in crate::api) end: String,
+    pub(in crate::api) event: ClientEvent,
+    pub(in crate::api) events_before: Vec<ClientEvent>,
+    pub(in crate::api) events_after: Vec<ClientEvent>,
+    pub(in crate::api) state: Vec<ClientEvent>,
+}
+
 pub(super) async fn context(
     cx: Cx<Server>,
     request: get_context::Request,
 ) -> Result<Json, ApiError> {
-    #[derive(Serialize)]
-    struct Response {
-        start: String,
-        end: String,
-        event: ClientEvent,
-        events_before: Vec<ClientEvent>,
-        events_after: Vec<ClientEvent>,
-        state: Vec<ClientEvent>,
-    }
     let room = room_of_event(&cx.app.engine, &request.room_id)?;
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
@@ -60,7 +62,7 @@ pub(super) async fn context(
         };
         state.retain(|event| filter.matches(&room, event, view.at()));
         let form = &EventForm::FULL;
-        json(&Response {
+        json(&EventWithContext {
             start: cx.app.history_token(start),
             end: cx.app.history_token(end),
             event: view.client_event(&room, &event, form)?,

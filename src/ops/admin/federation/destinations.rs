@@ -72,11 +72,7 @@ impl Act for ListDestinations {
 /// Up to `limit` homeservers after the first `from`.
 pub fn list(context: &ActContext, from: usize, limit: usize) -> Result<Destinations, ReadError> {
     let state = context.engine.state();
-    let mut all = shared(context);
-    for (server, _) in state.destinations.all() {
-        all.entry(server).or_default();
-    }
-    let mut all: Vec<_> = all
+    let mut all: Vec<_> = all(context)
         .into_iter()
         .map(|(server, rooms)| {
             let known = state.destinations.get(&server);
@@ -107,11 +103,21 @@ pub fn list(context: &ActContext, from: usize, limit: usize) -> Result<Destinati
 
 /// All homeservers that this one delivers to, by name, with their positions if there are any.
 pub fn known(context: &ActContext) -> Vec<(OwnedServerName, Option<Destination>)> {
-    let shared = shared(context).into_keys().map(|server| (server, None));
-    let mut all: BTreeMap<_, _> = shared.collect();
-    let delivered = context.engine.state().destinations.all().into_iter();
-    all.extend(delivered.map(|(server, known)| (server, Some(known))));
-    all.into_iter().collect()
+    let state = context.engine.state();
+    let position = |server: OwnedServerName| {
+        let known = state.destinations.get(&server);
+        (server, known)
+    };
+    all(context).into_keys().map(position).collect()
+}
+
+/// The same, with the rooms that each shares with this one.
+fn all(context: &ActContext) -> BTreeMap<OwnedServerName, Vec<Arc<Room>>> {
+    let mut all = shared(context);
+    for (server, _) in context.engine.state().destinations.all() {
+        all.entry(server).or_default();
+    }
+    all
 }
 
 /// One of them, by its name.
