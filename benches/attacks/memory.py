@@ -110,9 +110,10 @@ class OfClients(HalfBodies):
 
 @attack("half-answers")
 class HalfAnswers(Attack):
-    """Events after unknown ones, and answers about the state there that stop after sixty megabytes."""
+    """Events after unknown ones, and answers about the state there that stop short of their end: every other one as
+    large as it may be, and the others, which say that they are larger, refused unread."""
 
-    SIZE = 60 << 20
+    SIZES = 23 << 20, 60 << 20
     is_kept = False
 
     async def prepare(self):
@@ -134,14 +135,18 @@ class HalfAnswers(Attack):
                      + self.unknown[wanted] + b"]}")
 
     async def half(self, writer):
+        size = self.SIZES[self.begun % len(self.SIZES)]
         self.begun += 1
-        writer.write(f"HTTP/1.1 200 x\r\nContent-Type: application/json\r\nContent-Length: {self.SIZE + 999}\r\n\r\n"
+        writer.write(f"HTTP/1.1 200 x\r\nContent-Type: application/json\r\nContent-Length: {size + 999}\r\n\r\n"
                      .encode())
         one = b'"$' + b"x" * 43 + b'",'
         block = one * (len(BLOCK) // len(one))
         writer.write(b'{"auth_chain_ids":[],"pdu_ids":[')
-        left = self.SIZE
+        left = size
         while left > 0:
+            # What is written to a connection that has ended is lost without an error.
+            if writer.transport.is_closing():
+                return
             part = block[:left]
             writer.write(part)
             await writer.drain()

@@ -29,7 +29,7 @@ use ruma::{OwnedServerName, OwnedUserId};
 use thiserror::Error;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 pub use self::large_answers::Urgency;
@@ -37,7 +37,7 @@ use self::{
     large_answers::{LargeAnswerLimit, LargeAnswerPermit},
     usage::{ReachedBound, UsageTable},
 };
-use crate::limits;
+use crate::{limits, rate::Refundable};
 
 /// Whose account a body is charged to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -91,21 +91,41 @@ pub struct BodyBudget {
     shares: Shares,
     usage: Mutex<UsageTable>,
     turns: LargeAnswerLimit,
+    /// The bytes of answers, by whoever was asked for them.
+    answered: Refundable<Box<str>>,
 }
 
 impl BodyBudget {
     pub fn new(shares: Shares) -> Arc<Self> {
         let turns = LargeAnswerLimit::new(shares.large_answers);
-        Arc::new(Self { shares, usage: Mutex::default(), turns })
+        let answered = Refundable::new(limits::ANSWER_RATE);
+        Arc::new(Self { shares, usage: Mutex::default(), turns, answered })
+    }
+
+    /// Waits until answers of this homeserver or host are again within their rate. Whoever waits
+    /// should have no place or turn that others need.
+    pub async fn answers_in_rate(&self, asked: &str) {
+        let asked = asked.into();
+        loop {
+            let ahead = self.answered.ahead(&asked, Instant::now().into_std());
+            if ahead.is_zero() {
+                return;
+            }
+            sleep(ahead).await;
+        }
     }
 
     /// A body that begins to arrive. Each of its bytes counts as `weight` bytes, which include what
     /// will be made of it.
     pub fn begin(self: &Arc<Self>, principal: Principal, weight: u64) -> Body {
         let (drop, dropped) = watch::channel(false);
+        let asked = match &principal {
+            Principal::Asked(asked) => Some(asked.clone()),
+            _ => None,
+        };
         let id = self.usage.lock().begin(principal, drop, Instant::now());
-        let urgency = Urgency::Caused;
-        Body { bodies: Arc::clone(self), id, weight, reserved: 0, dropped, urgency, turn: None }
+        let (bodies, urgency) = (Arc::clone(self), Urgency::Caused);
+        Body { bodies, id, weight, reserved: 0, asked, dropped, urgency, turn: None }
     }
 
     /// The bytes held for requests, and for answers.
@@ -122,6 +142,8 @@ pub struct Body {
     id: u64,
     weight: u64,
     reserved: u64,
+    /// Who was asked for this answer.
+    asked: Option<Box<str>>,
     dropped: watch::Receiver<bool>,
     urgency: Urgency,
     turn: Option<LargeAnswerPermit>,
@@ -155,6 +177,11 @@ impl Body {
             let reserved = self.reserve(to, waited, now);
             match reserved {
                 Ok(()) => {
+                    if let Some(asked) = &self.asked {
+                        let bytes = (to - self.reserved) / self.weight.max(1);
+                        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                        self.bodies.answered.charge(asked, bytes, now.into_std());
+                    }
                     self.reserved = to;
                     return Ok(());
                 }

@@ -169,8 +169,8 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
     }
 }
 
-/// Limits each key to a rate of events that are counted in hindsight: units can be given back,
-/// which the buckets of [`Limiter`] do not allow.
+/// Limits each key to a rate of events that are counted in hindsight: units can be given back, or
+/// taken beyond what is allowed, which the buckets of [`Limiter`] do not allow.
 pub struct Refundable<K> {
     interval: Duration,
     /// How far ahead of now a key may be.
@@ -178,6 +178,12 @@ pub struct Refundable<K> {
     /// When each key has its whole allowance back.
     full_at: DashMap<K, Instant>,
     sweep: Sweep,
+}
+
+impl<K> fmt::Debug for Refundable<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refundable").finish_non_exhaustive()
+    }
 }
 
 impl<K: Hash + Eq> Refundable<K> {
@@ -192,10 +198,7 @@ impl<K: Hash + Eq> Refundable<K> {
     /// # Errors
     /// How long to wait for the next unit.
     pub fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
-        if self.sweep.is_due(|| self.full_at.len()) {
-            self.full_at.retain(|_, full_at| *full_at > now);
-            self.full_at.shrink_to_fit();
-        }
+        self.tidy(now);
         let mut full_at = self.full_at.entry(key).or_insert(now);
         let after = (*full_at).max(now) + self.interval;
         let ahead = after.saturating_duration_since(now);
@@ -204,6 +207,30 @@ impl<K: Hash + Eq> Refundable<K> {
         }
         *full_at = after;
         Ok(())
+    }
+
+    /// Takes `count` units that were used already, allowed or not.
+    pub fn charge(&self, key: &K, count: u32, now: Instant)
+    where
+        K: Clone,
+    {
+        self.tidy(now);
+        let cost = self.interval.saturating_mul(count);
+        let mut full_at = self.full_at.entry(key.clone()).or_insert(now);
+        *full_at = (*full_at).max(now) + cost;
+    }
+
+    /// How long to wait until `key` is no more than its burst ahead.
+    pub fn ahead(&self, key: &K, now: Instant) -> Duration {
+        let full_at = self.full_at.get(key).map_or(now, |full_at| *full_at);
+        full_at.saturating_duration_since(now).saturating_sub(self.depth)
+    }
+
+    fn tidy(&self, now: Instant) {
+        if self.sweep.is_due(|| self.full_at.len()) {
+            self.full_at.retain(|_, full_at| *full_at > now);
+            self.full_at.shrink_to_fit();
+        }
     }
 
     /// Gives back a unit that turned out not to count.
@@ -292,6 +319,14 @@ mod tests {
         refundable.take('b', now).unwrap();
         refundable.take('a', now + Duration::from_millis(500)).unwrap();
         refundable.take('a', now + Duration::from_millis(600)).unwrap_err();
+
+        let charged = Refundable::new(Rate::per_second(2, 3));
+        charged.charge(&'a', 3, now);
+        assert_eq!(charged.ahead(&'a', now), Duration::ZERO);
+        charged.charge(&'a', 5, now);
+        assert_eq!(charged.ahead(&'a', now), Duration::from_millis(2500));
+        assert_eq!(charged.ahead(&'b', now), Duration::ZERO);
+        assert_eq!(charged.ahead(&'a', now + Duration::from_secs(3)), Duration::ZERO);
     }
 
     #[test]

@@ -441,3 +441,24 @@ fn what_arrives_too_slowly_is_late_however_long_it_goes_on() {
     assert_eq!(late_after(enough / 2), Some(pace.1.as_secs()));
     assert_eq!(late_after(2 * enough), None);
 }
+
+#[tokio::test]
+async fn a_homeserver_that_answers_too_much_is_not_asked_for_a_while() {
+    let bodies = bodies();
+    let burst = limits::ANSWER_RATE.burst().get() as usize;
+    let is_asked = async |name: &str| {
+        let asked = bodies.answers_in_rate(name);
+        tokio::time::timeout(Duration::from_millis(50), asked).await.is_ok()
+    };
+    for _ in 0..burst / (16 * MIB) {
+        assert!(is_asked("large.example").await);
+        drop(with(&bodies, asked("large.example"), 16 * MIB).await.expect("there is room"));
+    }
+    drop(with(&bodies, asked("large.example"), 16 * MIB).await.expect("there is room"));
+    assert!(!is_asked("large.example").await, "two seconds are to pass");
+    assert!(is_asked("other.example").await);
+    // Requests of the same homeserver do not count.
+    let server = "requests.example".try_into().expect("a name");
+    drop(with(&bodies, Principal::Server(server), MIB).await.expect("there is room"));
+    assert!(bodies.answered.ahead(&"requests.example".into(), std::time::Instant::now()).is_zero());
+}

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::rate::Rate;
+
 /// HTTP/2 flow-control windows for clients, of a stream and of a connection: this much is in memory
 /// for a connection whose requests are not read. Another homeserver may be far away, but it is
 /// nearby proxies that speak HTTP/2.
@@ -68,6 +70,10 @@ pub const ANSWER_PACE: (usize, Duration) = (16 * 1024, Duration::from_secs(10));
 
 /// The same for a large answer at its turn while others wait: half a megabyte a second.
 pub const LARGE_ANSWER_PACE: (usize, Duration) = (2 << 20, Duration::from_secs(4));
+
+/// The bytes of answers of one homeserver: beyond 8 MiB a second and 128 MiB at once, it is not
+/// asked for the state of a room because of an event.
+pub const ANSWER_RATE: Rate = Rate::per_second(8 << 20, 128 << 20);
 
 /// How much of an answer is given back to the system at a time, as its parts are taken from it.
 pub const ANSWER_CUT_BYTES: usize = 1 << 20;

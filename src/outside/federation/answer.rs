@@ -38,6 +38,11 @@ impl AnswerCharge {
             body.shrink(self.left);
         }
     }
+
+    /// What is still charged. A small answer was not charged.
+    pub fn into_charge(self) -> Option<bodies::Body> {
+        self.body
+    }
 }
 
 impl AnswerBody {

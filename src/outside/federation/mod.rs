@@ -116,6 +116,8 @@ pub struct FederationRequest {
     pub(crate) weight: u64,
     /// Who waits for the answer, if it is large.
     pub(crate) urgency: Urgency,
+    /// Whether it waits while the answers of the homeserver exceed their rate.
+    is_paced: bool,
 }
 
 impl FederationRequest {
@@ -130,7 +132,15 @@ impl FederationRequest {
             signed: true,
             weight: limits::BODY_WEIGHT,
             urgency: Urgency::Caused,
+            is_paced: false,
         }
+    }
+
+    /// The same if only an event of the homeserver is the cause, and the answer may be large.
+    #[must_use]
+    pub const fn paced(mut self) -> Self {
+        self.is_paced = true;
+        self
     }
 
     /// The same if the answer may be as large as the state of a room. Its events are parts of it,
@@ -139,6 +149,7 @@ impl FederationRequest {
     pub fn of_state(mut self, urgency: Urgency) -> Self {
         self.max_bytes = limits::FEDERATION_STATE_BYTES;
         self.timeout = limits::FEDERATION_STATE_TIMEOUT;
+        self.is_paced = urgency == Urgency::Caused;
         (self.weight, self.urgency) = (1, urgency);
         self
     }
@@ -218,9 +229,16 @@ impl FederationClient {
     pub async fn send(
         &self,
         server: &ServerName,
-        question: FederationRequest,
+        mut question: FederationRequest,
     ) -> Result<FederationResponse, Unreachable> {
         self.may_ask(server)?;
+        if question.is_paced {
+            let began = time::Instant::now();
+            let waiting = self.bodies.answers_in_rate(server.as_str());
+            let waited = timeout(question.timeout / 2, waiting).await;
+            waited.map_err(|_| Unreachable::Late)?;
+            question.timeout = question.timeout.saturating_sub(began.elapsed());
+        }
         let limit = question.timeout;
         let asked = timeout(limit, Box::pin(self.exchange(server, question))).await;
         asked.unwrap_or(Err(Unreachable::Late))

@@ -26,6 +26,9 @@ use logcabin_outside::federation::{AnswerCharge, EventKeys, KeyError, Priority, 
 use logcabin_record::{Origin, event_format::has_chosen_ids};
 use logcabin_state::Room;
 
+/// What an event id takes in memory.
+pub(super) const ID_BYTES: usize = 64;
+
 /// An event of a batch.
 pub(super) enum CheckedEvent {
     Known(OwnedEventId),
@@ -229,7 +232,7 @@ impl PduReceiver<'_> {
     /// Verifies very many events, and records each part of them as outliers once it is verified, so
     /// that few of them are in memory twice, and not at all once they are recorded. Events whose
     /// auth events are not known yet are added to `waiting`. Calls `found` for each event, and
-    /// gives back what `charge` has for those that are done with.
+    /// gives back what `charge` has for those that are done with, but for their ids.
     ///
     /// # Errors
     /// As [`Self::check_all`].
@@ -255,6 +258,7 @@ impl PduReceiver<'_> {
                 }
             }
             let bytes: usize = part.iter().map(|event| event.get().len()).sum();
+            let ids = part.len() * ID_BYTES;
             drop(part);
             let knows = |id: &str| EventId::parse(id).map_or(Ok(false), |id| self.knows(room, &id));
             let (known, others) = background::at_length(|| {
@@ -263,7 +267,7 @@ impl PduReceiver<'_> {
             let waits: usize = others.iter().map(|event| event.pdu.get().len()).sum();
             waiting.extend(others);
             self.record_parts(origin, room, known, true).await?;
-            charge.give_back(bytes.saturating_sub(waits));
+            charge.give_back(bytes.saturating_sub(waits + ids));
         }
         Ok(())
     }

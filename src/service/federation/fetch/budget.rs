@@ -51,14 +51,13 @@ pub(in crate::federation) struct Charge {
 
 impl Charge {
     /// Charges so much of what an answer was charged.
-    fn to(account: &Account, answer: FederationResponse, bytes: usize) -> Option<Self> {
-        let charged = answer.into_charge()?;
+    fn to(account: &Account, charged: Body, bytes: usize) -> Self {
         let mut of_event = account.lock();
         let (body, held) = &mut *of_event;
         body.take_over(charged, bytes);
         *held = held.saturating_add(bytes);
         drop(of_event);
-        Some(Self { account: Arc::clone(account), bytes })
+        Self { account: Arc::clone(account), bytes }
     }
 }
 
@@ -128,14 +127,14 @@ impl Allowance {
         Self { account: self.account.clone(), ..Self::new(1, 1, limits::ONE_EVENT_BYTES, until) }
     }
 
-    /// Drops an answer of which so much is kept.
-    pub(super) fn charge(&self, answer: FederationResponse, bytes: usize) -> Option<Charge> {
-        Charge::to(self.account.as_ref()?, answer, bytes)
+    /// Ends the charge of an answer of which so much is kept.
+    pub(super) fn charge(&self, charged: Option<Body>, bytes: usize) -> Option<Charge> {
+        Some(Charge::to(self.account.as_ref()?, charged?, bytes))
     }
 
     /// The same, until the event was handled.
     pub(super) fn keep(&mut self, answer: FederationResponse, bytes: usize) {
-        let charge = self.charge(answer, bytes);
+        let charge = self.charge(answer.into_charge(), bytes);
         self.in_use.extend(charge);
     }
 

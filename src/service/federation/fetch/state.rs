@@ -12,13 +12,13 @@ use super::{
     budget::Charge,
     request::{as_many_as_state, not_fetched},
 };
-use crate::federation::{PduError, PduReceiver, outliers::CheckedEvent};
+use crate::federation::{
+    PduError, PduReceiver,
+    outliers::{CheckedEvent, ID_BYTES},
+};
 use logcabin_base::{bodies::Urgency, limits, text::encoded};
 use logcabin_outside::federation::{FederationRequest, FederationResponse};
 use logcabin_state::Room;
-
-/// What an event id takes in memory.
-const ID_BYTES: usize = 64;
 
 /// The ids of a room's state.
 #[derive(Deserialize)]
@@ -54,12 +54,12 @@ impl PduReceiver<'_> {
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<StateIds, PduError> {
-        let mut question = FederationRequest::get(path("state_ids", room, event_id));
+        let mut question = FederationRequest::get(path("state_ids", room, event_id)).paced();
         question.max_bytes = limits::FEDERATION_IDS_BYTES;
         let answer = self.answer(server, question, budget).await?;
         let ids: StateIds = answer.json().map_err(|error| not_fetched(server, &error))?;
         let bytes = (ids.pdu_ids.len() + ids.auth_chain_ids.len()) * ID_BYTES;
-        Ok(StateIds { charge: budget.charge(answer, bytes), ..ids })
+        Ok(StateIds { charge: budget.charge(answer.into_charge(), bytes), ..ids })
     }
 
     /// The answer with a room's state before an event: [`StateResponse`].
@@ -107,7 +107,7 @@ impl PduReceiver<'_> {
         }
         // The whole state may have to wait for its turn.
         drop(state);
-        Ok((self.fetch_whole_state(origin, room, event_id, budget).await?, None))
+        self.fetch_whole_state(origin, room, event_id, budget).await
     }
 
     /// The same from the answer with all events.
@@ -117,7 +117,7 @@ impl PduReceiver<'_> {
         room: &Arc<Room>,
         event_id: &EventId,
         budget: &mut Allowance,
-    ) -> Result<Vec<OwnedEventId>, PduError> {
+    ) -> Result<(Vec<OwnedEventId>, Option<Charge>), PduError> {
         let answer = self.state(origin, room, event_id, budget).await?;
         let whole: StateResponse<'_> =
             answer.parts().map_err(|error| not_fetched(origin, &error))?;
@@ -142,8 +142,8 @@ impl PduReceiver<'_> {
         };
         self.take_in(origin, room, pdus, &mut answer, &mut waiting, found).await?;
         self.record_outliers(origin, room, waiting, true).await?;
-        drop(answer);
-        Ok(state)
+        let bytes = state.len() * ID_BYTES;
+        Ok((state, budget.charge(answer.into_charge(), bytes)))
     }
 
     /// These events, one by one; `None` if the homeserver does not answer so.
