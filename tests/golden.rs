@@ -11,6 +11,9 @@ mod import;
 #[path = "contents/oauth.rs"]
 mod oauth;
 
+#[path = "contents/redactions.rs"]
+mod redactions;
+
 #[path = "contents/sections.rs"]
 mod known;
 
@@ -76,6 +79,7 @@ use logcabin::{
         },
         lax_object::LaxObject,
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherSet},
+        room_version::is_old,
         server_keys::ServerKeys,
         threepid::{Medium, Purpose, Threepid},
     },
@@ -110,10 +114,12 @@ fn every_golden_log_verifies_and_replays() {
         }
         assert_eq!(state.applied(), verified.last, "{}", log.display());
         assert_eq!(state.accounts.len(), 2);
-        // One of each version from 3 on, one for notices, and one whose events have a lifetime.
+        // One of each version from 3 on (newer logs: from 1 on), one for notices, and one whose
+        // events have a lifetime.
         let elsewhere = RoomId::parse("!elsewhere:peer.example").unwrap();
         let others = usize::from(state.rooms.get(&elsewhere).is_some());
-        assert_eq!(state.rooms.len(), 10 + 2 + others);
+        let old = state.rooms.all().iter().filter(|room| is_old(&room.version)).count();
+        assert_eq!(state.rooms.len(), 10 + 2 + others + old);
     }
 }
 
@@ -191,12 +197,14 @@ fn the_content_of_snapshots_does_not_change_unnoticed() {
     let (state, with_oauth) = (state_of("0.1.0"), state_of("0.1.0-oauth"));
     let with_peers = state_of("0.1.0-federation");
     let with_devices = state_of("0.1.0-set-aside");
+    let with_redactions = state_of("0.1.0-redactions");
     let found = SECTIONS.iter().map(|section| {
         let mut bytes = Vec::new();
         let state = match section.name {
             "oauth" => &with_oauth,
             "peers" => &with_peers,
             "device lists of others" => &with_devices,
+            "redactions" => &with_redactions,
             _ => &state,
         };
         section.write(state, &mut bytes).unwrap();
@@ -289,7 +297,7 @@ async fn make_a_golden_log() {
         let record = NewRecord::new(Stream::server(), Origin::server(), &command);
         log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
     }
-    for record in import::records() {
+    for record in import::records().into_iter().chain(redactions::records()) {
         log.append(Batch { expect: Vec::new(), records: vec![record] }).await.unwrap();
     }
     log.close();

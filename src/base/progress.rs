@@ -31,6 +31,9 @@ pub const SEARCH_FOR_ROOM: &str = "Searches the log for what a purge takes";
 /// The members of a room leave it, because it is shut down or purged.
 pub const DEPARTURE: &str = "Makes the members of a room leave";
 
+/// What a user sent is redacted.
+pub const REDACTION: &str = "Redacts what a user sent";
+
 /// What is under way: a few pieces of work, each for seconds or longer.
 static UNDER_WAY: Mutex<Vec<Arc<Piece>>> = Mutex::new(Vec::new());
 
@@ -54,7 +57,7 @@ pub struct Work(Arc<Piece>);
 pub struct Progress {
     /// What is done, for people.
     pub what: String,
-    /// The room that it is about; empty if it is about none.
+    /// The room or the user that it is about; empty if it is about none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
     /// How much is done.
@@ -73,7 +76,7 @@ impl Work {
         Self::about(what, "", from, total)
     }
 
-    /// The same, about a room.
+    /// The same, about a room or a user.
     pub fn about(what: &'static str, about: &str, from: u64, total: u64) -> Self {
         let (begun, about) = (Instant::now(), about.to_owned());
         let (done, total) = (AtomicU64::new(from), AtomicU64::new(total));

@@ -35,6 +35,7 @@ mod notice;
 mod password;
 mod prove;
 mod ready;
+mod redaction;
 mod registration_token;
 mod replay;
 mod report;

@@ -47,6 +47,7 @@ enum Command {
     /// Unsuspend an account
     Unsuspend(Change),
     Deactivate(Deactivate),
+    Redact(super::redaction::RedactUser),
     Erase(super::erasure::EraseUser),
     Logout(Logout),
 }
@@ -210,6 +211,7 @@ impl User {
             Command::Suspend(change) => change.run("is suspended", |act| act.2 = Some(true)),
             Command::Unsuspend(change) => change.run("is not suspended", |act| act.2 = Some(false)),
             Command::Deactivate(deactivate) => deactivate.run(),
+            Command::Redact(redact) => redact.run(),
             Command::Erase(erase) => erase.run(),
             Command::Logout(Logout { user, device, options }) => {
                 let devices = device.map(|device| vec![device]);

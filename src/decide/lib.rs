@@ -37,6 +37,7 @@ pub mod purge;
 pub mod push;
 pub mod pusher;
 pub mod quota;
+pub mod redaction;
 pub mod registration_token;
 pub mod report;
 pub mod retention;

@@ -1,12 +1,11 @@
 //! What administrators do with rooms: block them, shut them down, make a user the admin of one or
-//! join one, redact an event; and the reasons for administrative acts.
+//! join one; and the reasons for administrative acts.
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, Int, MilliSecondsSinceUnixEpoch, OwnedEventId,
-    OwnedRoomAliasId, OwnedRoomId, OwnedUserId, UserId,
+    CanonicalJsonObject, CanonicalJsonValue, Int, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
+    OwnedRoomId, OwnedUserId, UserId,
     events::{StateEventType, TimelineEventType, room::member::MembershipState},
     int,
-    state_res::events::RoomPowerLevelsIntField,
 };
 use serde_json::json;
 
@@ -17,7 +16,6 @@ use super::{
     member_event::{member_content, must_not_be_blocked},
     membership::{Change, ChangeMembership},
     object,
-    send::SendEvent,
 };
 use logcabin_record::{
     Offset, Stream,
@@ -356,78 +354,6 @@ fn greatest(levels: &CanonicalJsonObject) -> Int {
     let events = events.into_iter().flat_map(|events| events.values());
     let asked = levels.values().chain(events).filter_map(CanonicalJsonValue::as_integer);
     asked.max().unwrap_or_default().max(int!(100))
-}
-
-/// Redact an event in the name of a joined local user who may: its sender, or else the most
-/// powerful who have the power level for it by name.
-#[derive(Clone, Debug)]
-pub struct Redact {
-    pub room_id: OwnedRoomId,
-    pub event_id: OwnedEventId,
-    /// The reason that the room is told.
-    pub say: Option<String>,
-    /// The time, by the server's clock.
-    pub ts: MilliSecondsSinceUnixEpoch,
-}
-
-impl Proposal for Redact {
-    /// In whose name; `None` if it was redacted before.
-    type Outcome = Option<OwnedUserId>;
-
-    fn stream(&self) -> Stream {
-        Stream::room(&self.room_id)
-    }
-
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<Option<OwnedUserId>, Refusal> {
-        let env = commit.env;
-        let event = env.events.find_shown(&env.state, &self.event_id)?;
-        let event = event
-            .filter(|event| event.room_id == self.room_id)
-            .ok_or_else(|| Refusal::NotFound("There is no such event in this room.".to_owned()))?;
-        let room = env.state.rooms.get(&self.room_id);
-        if room.is_some_and(|room| room.redaction_of(event.offset, Offset::MAX).is_some()) {
-            return Ok(None);
-        }
-        if [TimelineEventType::RoomCreate, TimelineEventType::RoomServerAcl]
-            .contains(&event.event_type)
-        {
-            let why = "An event of this type cannot be redacted: the room rests on it.";
-            return Err(Refusal::InvalidParam(why.to_owned()));
-        }
-        let room = commit.room(&self.room_id)?;
-        let is_joined = is_local(&env.server, &event.sender)
-            && room.membership(env, &event.sender)? == Some(Membership::Join);
-        let others = room.named_with(env, RoomPowerLevelsIntField::Redact)?;
-        // Whoever may redact may yet be unable to send redactions.
-        for sender in is_joined.then(|| event.sender.clone()).into_iter().chain(others) {
-            match self.sent_by(&sender).decide(commit) {
-                Ok(_) => return Ok(Some(sender)),
-                Err(Refusal::Forbidden(_)) => {}
-                Err(other) => return Err(other),
-            }
-        }
-        let why = "No user of this server who is in the room may redact this event.";
-        Err(Refusal::Forbidden(why.to_owned()))
-    }
-}
-
-impl Redact {
-    fn sent_by(&self, sender: &UserId) -> SendEvent {
-        let mut content = CanonicalJsonObject::new();
-        if let Some(say) = &self.say {
-            content.insert("reason".to_owned(), CanonicalJsonValue::String(say.clone()));
-        }
-        SendEvent {
-            room_id: self.room_id.clone(),
-            sender: sender.to_owned(),
-            event_type: TimelineEventType::RoomRedaction,
-            state_key: None,
-            content: content.into(),
-            redacts: Some(self.event_id.clone()),
-            transaction: None,
-            ts: self.ts,
-        }
-    }
 }
 
 /// Make a user join a room: by their own right, or else by an invite of a member who may invite.

@@ -20,7 +20,7 @@ use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::{admin::rooms::shutdown as shutdowns, proof};
 use logcabin_service::{
     accounts, appservices, delayed, federation, guests, last_seen, media, oauth, policies,
-    presence, typing::Typing,
+    presence, redactions, typing::Typing,
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,
@@ -294,6 +294,7 @@ fn resume(engine: &Arc<Engine>, typing: &Arc<Typing>) {
     accounts::profile::resume(engine);
     accounts::closing::resume(engine);
     shutdowns::resume(engine);
+    redactions::resume(engine);
 }
 
 /// Continues the work of nodes that have left, until the server stops.

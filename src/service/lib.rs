@@ -23,6 +23,7 @@ pub mod passwords;
 pub mod policies;
 pub mod presence;
 pub mod public_rooms;
+pub mod redactions;
 pub mod remote_names;
 pub mod rendezvous;
 pub mod requester;

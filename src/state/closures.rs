@@ -63,6 +63,11 @@ impl Closures {
         shutdowns
     }
 
+    /// All shutdowns.
+    pub fn shutdowns(&self) -> Vec<Shutdown> {
+        self.0.read().shutdowns.values().cloned().collect()
+    }
+
     /// The shutdowns in progress, oldest first.
     pub fn under_way(&self) -> Vec<Shutdown> {
         let inner = self.0.read();

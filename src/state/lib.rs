@@ -48,6 +48,7 @@ pub mod oauth;
 pub mod presence;
 pub mod pushers;
 pub mod reads;
+pub mod redactions;
 pub mod registration_tokens;
 pub mod relations;
 mod remote_media;
@@ -88,6 +89,7 @@ pub use oauth::Oauth;
 pub use presence::Presence;
 pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
+pub use redactions::{Redacted, Redactions, UserRedaction};
 pub use registration_tokens::{RegistrationToken, RegistrationTokens};
 pub use relations::{Child, ChildQuery, RelatesTo};
 pub use remote_media::RemoteMedia;
@@ -119,6 +121,8 @@ pub struct State {
     pub rooms: Rooms,
     /// Blocked rooms, and those that are being shut down.
     pub closures: Closures,
+    /// Redactions of what users sent.
+    pub redactions: Redactions,
     /// Where users get the server's notices.
     pub notices: Notices,
     /// The reports that nobody has dealt with yet.

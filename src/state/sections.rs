@@ -183,6 +183,7 @@ sections! {
     rooms, "rooms", 4, reads 3 as super::rooms::former::V3, reads 2 as super::rooms::former::V2,
         reads 1 as super::rooms::former::V1;
     closures, "closures", 1;
+    redactions, "redactions", 1, may begin empty;
     notices, "notices", 1;
     reports, "reports", 1;
     memberships, "memberships", 1;

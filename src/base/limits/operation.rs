@@ -78,3 +78,11 @@ pub const PROXY_ANSWER_BYTES: usize = 8192;
 
 /// How many addresses of a service are tried.
 pub const OUTBOUND_ADDRESSES: usize = 4;
+
+/// What a user sent is redacted this many events at a time. At the end, this many are named that
+/// could not be redacted. While the log takes no writes, it is tried again after these pauses, and
+/// from then on after the last of them.
+pub const REDACTED_AT_ONCE: usize = 32;
+pub const REDACTIONS_NAMED: usize = 100;
+pub const REDACTION_PAUSES: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];

@@ -34,8 +34,8 @@ use super::{
         UpdateRegistrationToken,
     },
     users::{
-        CreateUser, Deactivate, EraseUser, ImportUser, ListUsers, LogInAs, LogOut, RenameDevice,
-        ResetPassword, SetProfile, SetStatus, ShowUser,
+        CreateUser, Deactivate, EraseUser, ImportUser, ListUsers, LogInAs, LogOut, RedactUser,
+        RenameDevice, ResetPassword, SetProfile, SetStatus, ShowUser,
     },
     work::ListWork,
 };
@@ -133,6 +133,7 @@ const HANDLERS: &[KnownAct] = handlers![
     PurgeRoom,
     QuarantineMedia,
     RedactEvent,
+    RedactUser,
     RemoveReport,
     RenameDevice,
     ResetDestination,

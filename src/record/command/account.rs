@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ruma::{OwnedRoomId, OwnedUserId};
+use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -231,6 +231,58 @@ pub struct UserErase {
 }
 
 impl Content for UserErase {}
+
+/// Payload of `user.redact`. Redactions follow, each an event of its own, and then a
+/// `user.redact_finish`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserRedact {
+    pub id: String,
+    /// Who sent it: a user of any homeserver.
+    pub user_id: OwnedUserId,
+    /// In these rooms; none means in all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rooms: Vec<OwnedRoomId>,
+    /// This many of the latest events in each room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The times of the first and the last event, by their senders' clocks, in milliseconds since
+    /// the Unix epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_ms: Option<u64>,
+    /// In whose name, where they may. Otherwise it is done in the sender's, or in the name of
+    /// another user of this homeserver who may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<OwnedUserId>,
+    /// The reason that the rooms are told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub say: Option<String>,
+}
+
+impl Content for UserRedact {
+    const ERASED: Erased = Erased::Members { emptied: &[], gone: &["say"], required: None };
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
+/// Payload of `user.redact_finish`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserRedactFinish {
+    /// That of the `user.redact`.
+    pub id: String,
+    pub user_id: OwnedUserId,
+    pub redacted: u64,
+    /// How many events could not be redacted.
+    pub failures: u64,
+    /// Some of them, each with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed: BTreeMap<OwnedEventId, String>,
+}
+
+impl Content for UserRedactFinish {}
 
 /// Payload of `profile.set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

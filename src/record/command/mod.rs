@@ -225,6 +225,11 @@ commands! {
     /// A deactivated user's data is to be erased from the log.
     // The data of the user is found again, because the deactivation is carried over.
     UserErase(UserErase) = "user.erase" of Account version 1 MustNotRewind Dropped about [Account, Password];
+    /// Messages and joins that a user sent are to be redacted.
+    // A restore repeats the redactions themselves.
+    UserRedact(UserRedact) = "user.redact" of Room version 1 Rewindable Dropped about [];
+    /// They were redacted.
+    UserRedactFinish(UserRedactFinish) = "user.redact_finish" of Room version 1 Rewindable Dropped about [];
     /// A device logged in, with new tokens.
     DeviceLogin(DeviceLogin) = "device.login" of Device version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// A session exchanged its refresh token for new tokens.

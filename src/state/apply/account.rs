@@ -7,7 +7,7 @@ use logcabin_record::{
     command::{
         AccountDataSet, FilterCreate, LoginTokenUse, PresenceSet, ProfileSet,
         RegistrationTokenRemove, RegistrationTokenSet, SsoLink, UserDeactivate, UserErase,
-        UserPassword, UserRegister, UserStatus, UserUpgrade,
+        UserPassword, UserRedact, UserRedactFinish, UserRegister, UserStatus, UserUpgrade,
     },
 };
 
@@ -128,6 +128,20 @@ impl Apply for UserErase {
         if !self.more {
             state.erasures.settle(&self.user_id);
         }
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for UserRedact {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.redactions.begin(at.offset, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for UserRedactFinish {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.redactions.finish(at.offset, self);
         Ok(Vec::new())
     }
 }

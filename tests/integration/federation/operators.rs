@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::hostile::{Hostile, now};
+use super::hostile::{Hostile, now, texts, with_pia};
 use super::peer::Peer;
 use super::{Authority, Federated, authority};
 use crate::administration::{command, done, done_json, failed, user_command};
@@ -349,4 +349,36 @@ async fn the_history_says_which_rule_of_state_resolution_decided() {
         &[("why-resolved", format!("/why?of={}", encode(&format!("room {room_id} topic"))))],
     )
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_user_of_another_homeserver_sent_is_redacted_and_that_homeserver_is_told() {
+    let Some(authority) = authority("redactions") else { return };
+    let cabin = Federated::start(&authority).await;
+    let (peer, _) = fickle(&authority).await;
+    let (ann, room_id, mut pia) = with_pia(&peer, &cabin).await;
+    let user_id = pia.user("pia");
+    for text in ["buy", "buy more"] {
+        let message = pia.message(text).await;
+        let (_, event) = pia.signed(message);
+        pia.send(&[event]).await;
+    }
+    assert_eq!(texts(&ann, &room_id).await, ["buy more", "buy"]);
+    let data_dir = cabin.server.data_dir();
+    done(user_command(data_dir, &format!("set-admin {}", ann.user_id), ""));
+    let of_pia = |what: &str| format!("/v1/users/{}/{what}", encode(&user_id));
+    let rooms = ann.administer("GET", &of_pia("joined_rooms"), None).await.ok();
+    assert_eq!(rooms, json!({ "total": 1, "joined_rooms": [room_id] }));
+    let rooms = ann.administer("GET", &of_pia("memberships"), None).await.ok();
+    assert_eq!(rooms["memberships"], json!({ (&*room_id): "join" }));
+    let done = done_json(user_command(data_dir, &format!("redact {user_id} --yes --json"), ""));
+    assert_eq!((&done["redacted"], &done["failures"]), (&json!(3), &json!(0)), "{done}");
+    assert_eq!(texts(&ann, &room_id).await, [] as [&str; 0]);
+    let redactions = || {
+        let told = peer.asked().into_iter();
+        let told = told.filter(|asked| asked.path.starts_with("/_matrix/federation/v1/send/"));
+        let pdus = told.flat_map(|asked| asked.body["pdus"].as_array().cloned());
+        pdus.flatten().filter(|pdu| pdu["type"] == "m.room.redaction").count()
+    };
+    until("the homeserver is told", async || redactions() >= 3).await;
 }

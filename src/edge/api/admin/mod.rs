@@ -13,9 +13,11 @@ mod federation;
 mod media;
 mod notices;
 mod parts;
+mod redactions;
 mod reports;
 mod rooms;
 mod settings;
+mod tasks;
 mod tokens;
 mod users;
 
@@ -57,6 +59,8 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(users::by_threepid, ADMINISTRATORS)
         .on(settings::pushers, ADMINISTRATORS)
         .on(settings::account_data, ADMINISTRATORS)
+        .on(redactions::redact, ADMINISTRATORS)
+        .on(redactions::status, ADMINISTRATORS)
         // Rooms
         .on(rooms::list, ADMINISTRATORS)
         .on(rooms::get, ADMINISTRATORS)
@@ -79,6 +83,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(federation::get, ADMINISTRATORS)
         .on(federation::rooms, ADMINISTRATORS)
         .on(federation::retry, ADMINISTRATORS.body_optional())
+        .on(tasks::list, ADMINISTRATORS)
         // Registration tokens
         .on(tokens::list, ADMINISTRATORS)
         .on(tokens::create, ADMINISTRATORS)

@@ -261,7 +261,7 @@ fn nobody() -> Value {
     })
 }
 
-fn outcome(status: &ShutdownStatus) -> Value {
+pub(super) fn outcome(status: &ShutdownStatus) -> Value {
     json!({
         "kicked_users": status.kicked_users,
         "failed_to_kick_users": status.failed_to_kick_users,
@@ -274,11 +274,7 @@ fn progress(status: &ShutdownStatus) -> Value {
     json!({
         "delete_id": status.id,
         "room_id": status.room_id,
-        "status": match (status.complete, status.purged) {
-            (false, _) => "active",
-            (true, Some(false)) => "failed",
-            (true, _) => "complete",
-        },
+        "status": status.in_words(),
         "shutdown_room": outcome(status),
     })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use ruma::{
-    OwnedDeviceId, OwnedUserId, UserId,
+    OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId,
     api::{auth_scheme::AccessToken, client::admin::get_user_info::v3 as get_user_info},
 };
 use serde::Deserialize;
@@ -531,10 +531,9 @@ endpoint! {
 }
 
 pub(super) async fn joined_rooms(cx: Cx<Server>, request: JoinedRooms) -> Result<Json, ApiError> {
-    let user_id = cx.app.context.user_id(&request.user)?;
-    let parts = cx.app.engine.state().memberships.of(&user_id, Offset::MAX).into_iter();
-    let joined = parts.filter(|part| part.membership == Membership::Join);
-    let joined: Vec<_> = joined.map(|part| part.room_id).collect();
+    let parts = at_length(|| memberships(&cx, &request.user))?.into_iter();
+    let joined = parts.filter(|(_, membership)| *membership == Membership::Join);
+    let joined: Vec<_> = joined.map(|(room_id, _)| room_id).collect();
     to_json(&json!({ "total": joined.len(), "joined_rooms": joined }))
 }
 
@@ -546,10 +545,28 @@ endpoint! {
 }
 
 pub(super) async fn parts(cx: Cx<Server>, request: Parts) -> Result<Json, ApiError> {
-    let user_id = cx.app.context.user_id(&request.user)?;
-    let parts = cx.app.engine.state().memberships.of(&user_id, Offset::MAX).into_iter();
-    let parts = parts.map(|part| (part.room_id.to_string(), part.membership.as_str().into()));
+    let parts = at_length(|| memberships(&cx, &request.user))?.into_iter();
+    let parts = parts.map(|(room_id, membership)| (room_id.into(), membership.as_str().into()));
     to_json(&json!({ "memberships": parts.collect::<serde_json::Map<_, Value>>() }))
+}
+
+/// The rooms of this server that a user has or had to do with, on whatever homeserver.
+fn memberships(cx: &Cx<Server>, user: &str) -> Result<Vec<(OwnedRoomId, Membership)>, ActError> {
+    let (context, state) = (&cx.app.context, cx.app.engine.state());
+    match UserId::parse(user) {
+        Ok(user_id) if user_id.server_name() != cx.app.config.server.name => {
+            let rooms = state.rooms.all().into_iter();
+            Ok(rooms
+                .filter_map(|room| {
+                    Some((room.id.clone(), room.membership(&user_id, Offset::MAX)?.1))
+                })
+                .collect())
+        }
+        _ => {
+            let parts = state.memberships.of(&context.user_id(user)?, Offset::MAX).into_iter();
+            Ok(parts.map(|part| (part.room_id, part.membership)).collect())
+        }
+    }
 }
 
 fn device_words(user: &UserDetails, device_id: &str, device: &UserDevice) -> Value {

@@ -18,6 +18,7 @@ pub use join::{JoinRoom, Joined};
 pub use list::{ListRooms, RoomOrder, RoomSearch, Rooms, list};
 pub use make_admin::{Empowered, MakeRoomAdmin};
 pub use purge::{PurgeRoom, RoomPurged};
+pub(super) use redact::SAY_BYTES;
 pub use redact::{EventRedacted, RedactEvent};
 pub use show::{RoomDetails, ShowRoom, details};
 pub use shut_down::{NewRoom, ShutDownRoom};

@@ -8,12 +8,12 @@ use crate::admin::{
     context::{ActContext, ActError},
     form::{Field, Form, Kind},
 };
-use logcabin_decide::moderation::Redact;
+use logcabin_decide::redaction::Redact;
 use logcabin_read::events::EventRef;
 use logcabin_record::Offset;
 
 /// The longest reason that a room is told, in bytes: a paragraph.
-const SAY_BYTES: usize = 2048;
+pub(in crate::admin) const SAY_BYTES: usize = 2048;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RedactEvent {
@@ -55,6 +55,7 @@ impl Act for RedactEvent {
         let redact = Redact {
             room_id: room_id.clone(),
             event_id: event_id.clone(),
+            by: None,
             say: self.say,
             ts: context.engine.clock().timestamp(),
         };

@@ -47,6 +47,17 @@ pub struct ShutdownStatus {
     pub new_room_id: Option<OwnedRoomId>,
 }
 
+impl ShutdownStatus {
+    /// As tools know it: `active`, `failed`, or `complete`.
+    pub const fn in_words(&self) -> &'static str {
+        match (self.complete, self.purged) {
+            (false, _) => "active",
+            (true, Some(false)) => "failed",
+            (true, _) => "complete",
+        }
+    }
+}
+
 /// Continues the shutdowns that the end of the server interrupted.
 pub fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
@@ -167,7 +178,7 @@ pub fn of_room(context: &ActContext, room_id: &RoomId) -> Vec<ShutdownStatus> {
     shutdowns.map(|shutdown| status(&state, shutdown)).collect()
 }
 
-pub(super) fn status(state: &State, shutdown: Shutdown) -> ShutdownStatus {
+pub fn status(state: &State, shutdown: Shutdown) -> ShutdownStatus {
     let Shutdown { id, room_id, begun, replacement, purge, ended, failed, left } = shutdown;
     let until = ended.unwrap_or(Offset::MAX);
     let room = state.rooms.get(&room_id);

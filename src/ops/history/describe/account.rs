@@ -9,7 +9,8 @@ use logcabin_record::{
     command::{
         AccountDataSet, AccountKind, FilterCreate, LoginTokenUse, PresenceSet, PresenceState,
         ProfileSet, RegistrationTokenRemove, RegistrationTokenSet, Requirements, SsoLink,
-        UserDeactivate, UserErase, UserPassword, UserRegister, UserStatus, UserUpgrade,
+        UserDeactivate, UserErase, UserPassword, UserRedact, UserRedactFinish, UserRegister,
+        UserStatus, UserUpgrade,
     },
 };
 
@@ -100,6 +101,34 @@ impl Describe for UserErase {
             self.user_id, self.because
         );
         (who, text)
+    }
+}
+
+impl Describe for UserRedact {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let limit = self.limit.map(|limit| format!(", the latest {limit} in each room"));
+        let rooms = match &self.rooms[..] {
+            [] => String::new(),
+            [room_id] => format!(" in {room_id}"),
+            rooms => format!(" in {} rooms", rooms.len()),
+        };
+        let text = format!(
+            "began to redact what {} sent{rooms}{}{}",
+            self.user_id,
+            limit.unwrap_or_default(),
+            because(self.say)
+        );
+        (who, text)
+    }
+}
+
+impl Describe for UserRedactFinish {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let failed = match self.failures {
+            0 => String::new(),
+            number => format!(", but could not redact {number}"),
+        };
+        (who, format!("has redacted {} event(s) of {}{failed}", self.redacted, self.user_id))
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod media;
 mod notices;
+mod redactions;
 mod reports;
 mod rooms;
 mod tokens;

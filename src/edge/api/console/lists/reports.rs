@@ -50,6 +50,9 @@ pub(in super::super) async fn list(
                         @if let (Some(room), Some(event)) = (&report.room_id, &report.event_id) {
                             (acts(&["redact-event"], &[("room", room.as_str()), ("event", event.as_str())]))
                         }
+                        @if let Some(user) = reported {
+                            (acts(&["redact-user"], &[("user", user.as_str())]))
+                        }
                     },
                 ]
             })

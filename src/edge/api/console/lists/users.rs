@@ -171,7 +171,8 @@ pub(in super::super) async fn one(
             (acts(
                 &[
                     "set-status", "reset-password", "set-profile", "log-out", "join-room",
-                    "send-notice", "quarantine-media", "deactivate", "erase-user",
+                    "send-notice", "quarantine-media", "redact-user", "deactivate",
+                    "erase-user",
                 ],
                 &[("user", id), ("of", id)],
             ))
