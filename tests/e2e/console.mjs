@@ -16,6 +16,13 @@ const { browser, page, complaints } = await openBrowser(executablePath, /status 
 
 const look = (name) => everyLook(page, name, (size, scheme) => picture(page, directory, name, size, scheme));
 
+// A page is in a group of the navigation.
+const GROUPS = { timeline: "log", activity: "users", media: "rooms", tokens: "users", erasures: "reports", proofs: "log" };
+for (const name of ["work", "backups", "snapshots", "cluster"]) GROUPS[name] = "health";
+async function visit(name) {
+    for (const of of [GROUPS[name], name].filter(Boolean)) await submitted(() => page.click(`nav a[href$='/${of}']`));
+}
+
 const submitted = (act) => Promise.all([page.waitForNavigation(), act()]);
 
 await page.goto(`${address}/_logcabin/console`);
@@ -33,6 +40,14 @@ await submitted(() => page.keyboard.press("Enter"));
 assert.equal(page.url(), `${address}/_logcabin/console`);
 assert.equal(await page.evaluate(() => document.cookie), "", "scripts can read the cookie");
 
+// Whether anything is wrong, and what there is to do.
+assert.match(await page.title(), /^Home · .+/);
+const sections = await page.$$eval("section", (all) => all.map((section) => section.textContent));
+assert.match(sections[0], /^Is anything wrong\?.*Looked at .* ago/s);
+assert.match(sections[1], /^Is there work\?1 open report/);
+const groups = await page.$$eval("header nav a", (links) => links.map((link) => link.textContent.trim()));
+assert.deepEqual(groups, ["Home", "People", "Rooms", "Safety 1 open", "History", "System"]);
+
 assert.equal(await page.$$eval("figure", (all) => all.length), 20);
 const plots = await page.$$eval("svg", (all) => all.map((svg) => [svg.ariaLabel, svg.querySelectorAll("path.line").length]));
 for (const [label, lines] of plots) assert.ok(lines > 0 && /now, .+ at most$/.test(label), `${label}: ${lines} lines`);
@@ -40,7 +55,7 @@ await look("now");
 const before = await page.$eval("#plots", (plots) => plots.innerHTML);
 await page.waitForFunction((before) => document.getElementById("plots").innerHTML !== before, {}, before);
 
-await submitted(() => page.click("nav a[href$='/log']"));
+await visit("log");
 assert.ok(await page.$$eval("#records tr", (rows) => rows.length) > 10);
 await look("log");
 await page.click("#follow");
@@ -72,7 +87,7 @@ assert.match(await page.$eval("pre", (pre) => pre.textContent), /"user_id"/);
 await look("record");
 
 // The time line leads to a part of itself, and in the end to the log.
-await submitted(() => page.click("nav a[href$='/timeline']"));
+await visit("timeline");
 assert.ok(await page.$$eval("svg a", (bars) => bars.length) > 0);
 await look("timeline");
 for (let zoom = 0; page.url().includes("/timeline"); zoom++) {
@@ -113,7 +128,7 @@ assert.ok(await page.$$eval("figure svg a", (days) => days.length) >= 60);
 assert.ok(await page.$$eval("svg.share rect", (bars) => bars.some((bar) => Number(bar.getAttribute("width")) === 100)));
 assert.equal(await page.$$eval("main script, main img, main b", (all) => all.length), 0);
 await look("disk");
-await submitted(() => page.click("nav a[href$='/activity']"));
+await visit("activity");
 const shades = await page.$$eval("rect.heat", (hours) => new Set(hours.map((hour) => hour.getAttribute("fill-opacity"))).size);
 assert.ok(shades > 3, `${shades} shades`);
 for (const label of await page.$$eval("main svg", (all) => all.map((svg) => svg.ariaLabel))) assert.ok(label?.length > 10, label);
@@ -150,12 +165,55 @@ await submitted(() => page.keyboard.press("Enter"));
 assert.equal(await page.$$eval("rect.event.focus", (events) => events.length), 1);
 
 for (const name of ["users", "rooms", "media", "reports", "tokens", "work", "backups", "snapshots", "cluster"]) {
-    await submitted(() => page.click(`nav a[href$='/${name}']`));
+    await visit(name);
     await look(name);
 }
 
+// A report leads to what can be done about it.
+await visit("reports");
+await submitted(() => page.click("td[data-label=Report] a"));
+assert.match(await page.$eval("main dl", (facts) => facts.textContent), /onerror=alert/);
+await look("report");
+
+// The search field leads to what is named, and lists what is called so.
+async function find(wanted) {
+    await page.$eval("header [type=search]", (field, wanted) => (field.value = wanted), wanted);
+    await page.focus("header [type=search]");
+    await submitted(() => page.keyboard.press("Enter"));
+    return page.url().slice(address.length + "/_logcabin/console".length);
+}
+assert.equal(decodeURIComponent(await find(room)), `/rooms/${room}`);
+assert.match(await find(root), /^\/log\/\d+$/);
+assert.match(await page.$eval("h1", (h1) => h1.textContent), /^Record \d+$/);
+assert.match(await page.$eval("nav[aria-label=Breadcrumb]", (crumbs) => crumbs.textContent), /^Log › Record \d+$/);
+assert.equal(await find("3"), "/log/3");
+const [, of] = room.split(/:(.*)/);
+assert.equal(decodeURIComponent(await find(`@${user}:${of}`)), `/users/@${user}:${of}`);
+await find(user);
+assert.equal(await page.$eval("td[data-label=User]", (cell) => cell.textContent), `@${user}:${of}`);
+await find("127.0.0.1");
+assert.ok(await page.$$eval("td[data-label=Device]", (cells) => cells.length) > 0);
+await find("<b>");
+assert.match(await page.$eval("td[data-label=Room]", (cell) => cell.textContent), /<b>Cabin<\/b>/);
+assert.equal(await page.$$eval("main b", (all) => all.length), 0);
+await look("find");
+await find("@eve:elsewhere.example");
+assert.match(await page.$eval("main", (main) => main.textContent), /in 0 room\(s\) of this one/);
+await find("no such thing at all");
+assert.match(await page.$eval("[role=status]", (said) => said.textContent), /^Nothing on this server/);
+// On a phone, the navigation is a menu.
+await page.setViewport({ width: 360, height: 800 });
+assert.equal(await page.$eval("header nav", (nav) => getComputedStyle(nav).display), "none");
+await page.click(".menu");
+await picture(page, directory, "menu", "phone", "light");
+await page.keyboard.press("Escape");
+assert.equal(await page.$eval("header nav", (nav) => getComputedStyle(nav).display), "none");
+await page.click(".menu");
+await submitted(() => page.click("header nav a[href$='/users']"));
+await page.setViewport({ width: 1400, height: 800 });
+
 // The server is examined when the button is pressed with the keyboard.
-await submitted(() => page.click("nav a[href$='/health']"));
+await visit("health");
 assert.match(await page.$eval("[role=status]", (said) => said.textContent), /not examined since its start/);
 await look("not-examined");
 await page.focus("main form button");
@@ -171,14 +229,14 @@ for (const row of await page.$$eval("main tbody tr", (rows) => rows.map((row) =>
 }
 await look("health");
 
-await submitted(() => page.click("nav a[href$='/erasures']"));
+await visit("erasures");
 await look("erasures");
 await submitted(() => page.click("td[data-label='Because of'] a"));
 assert.match(await page.$eval("h1", (h1) => h1.textContent), /^Erasure because of record \d+$/);
 await look("erasure");
 
 // A proof is made with the keyboard, and can be saved.
-await submitted(() => page.click("nav a[href$='/proofs']"));
+await visit("proofs");
 await look("proofs");
 await submitted(() => page.click("a[href*='/act/prove']"));
 await page.keyboard.press("Tab");
@@ -190,7 +248,7 @@ assert.equal(await page.$eval("a[download]", (link) => link.download), "proof-3.
 const proof = await page.$eval("a[download]", (link) => JSON.parse(atob(link.href.split(",")[1])));
 assert.equal(proof.offset, 3);
 await look("proof");
-await submitted(() => page.click("nav a[href$='/rooms']"));
+await visit("rooms");
 await submitted(() => page.click("td[data-label=Room] a"));
 await look("room");
 // From the user who was written to, to what they have not read, and why.
@@ -201,7 +259,7 @@ await look("unread");
 await submitted(() => page.click("td[data-label=Why] a"));
 assert.match(await page.$eval("td[data-label=What]", (cell) => cell.textContent), /counts .*by the rule/);
 await look("why-unread");
-await submitted(() => page.click("nav a[href$='/users']"));
+await visit("users");
 await page.type("#name", user);
 await submitted(() => page.keyboard.press("Enter"));
 await submitted(() => page.click("td[data-label=User] a"));
@@ -221,7 +279,7 @@ await look("done");
 await page.goto(`${address}/_logcabin/console/users?name=keeper`);
 assert.match(await page.$eval("td[data-label=Name]", (cell) => cell.textContent), /<u>Keeper<\/u>/);
 
-await submitted(() => page.click("header button"));
+await submitted(() => page.click("header form[method=post] button"));
 assert.match(page.url(), /\/login$/);
 await page.goto(`${address}/_logcabin/console/log`);
 assert.match(page.url(), /\/login$/);

@@ -406,7 +406,7 @@ for (const [name, scripts] of [["without scripts", false], ["with scripts", true
     // It is open in other pages of the browser, too, and closed after the logout.
     await page.goto(`${console_}/users`);
     assert.equal(await title(page), "Users");
-    await press(page, "header button");
+    await press(page, "header form[method=post] button");
     assert.equal(page.url(), `${console_}/login`);
     await page.goto(console_);
     assert.equal(page.url(), `${console_}/login`);

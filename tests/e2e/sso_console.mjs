@@ -68,9 +68,10 @@ const used = await arrive(ada);
 assert.match(await main(ada.page), /Log in as @ada:e2e.test/);
 await enter(ada);
 assert.equal(ada.page.url(), root);
-assert.equal(await ada.page.$eval("h1", (h1) => h1.textContent), "Now");
+assert.equal(await ada.page.$eval("h1", (h1) => h1.textContent), "Home");
 assert.equal(await ada.page.$eval("header .who", (who) => who.textContent), "@ada:e2e.test");
 assert.equal(await ada.page.evaluate(() => document.cookie), "", "scripts can read the cookie");
+await ada.page.setViewport({ width: 1200, height: 800 });
 await leading(ada.page, () => ada.page.click("nav a[href$='/users']"));
 assert.match(await main(ada.page), /@ada:e2e\.test/);
 
@@ -81,7 +82,7 @@ await enter(eve);
 assert.match(await main(eve.page), /was used or has expired/);
 
 // The session ends by its button; and what another site sends does not open one.
-await leading(ada.page, () => ada.page.click("header button"));
+await leading(ada.page, () => ada.page.click("header form[method=post] button"));
 await ada.page.goto(root);
 assert.equal(ada.page.url(), `${root}/login`);
 const forged = new URLSearchParams({ token: new URL(used).searchParams.get("loginToken") });

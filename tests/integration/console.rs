@@ -485,3 +485,99 @@ async fn an_administrator_uses_the_console_in_a_browser() {
     node.args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));
     judged("console.mjs", node).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_search_field_leads_to_what_an_id_names_whatever_others_are_called() {
+    let server = server().await;
+    let (admin, ann) = (server.register("admin").await, server.register("ann").await);
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    // Somebody is called like the address that everybody comes from, and like a room.
+    let (mimic, lobby) = (server.register("127.0.0.1").await, server.register("lobby").await);
+    let room_id = ann.create_room(json!({ "name": "Lobby", "preset": "public_chat" })).await;
+    let event_id = ann.send_text(&room_id, "1", "hello").await;
+    let token = format!("Bearer {}", ann.access_token);
+    let headers = [("authorization", &*token), ("content-type", "text/plain")];
+    let uploaded = server.http().raw("POST", "/_matrix/media/v3/upload", &headers, "a file").await;
+    let uploaded: Value = serde_json::from_slice(&uploaded.bytes).expect("JSON");
+    let address = uploaded["content_uri"].as_str().expect("an address");
+    let mine = cookie(&log_in(&server, "admin", PASSWORD, &[]).await);
+    let find =
+        async |wanted: &str| get(&server, &format!("/find?q={}", encode(wanted)), &mine).await;
+    let leads = async |wanted: &str| {
+        let answer = find(wanted).await;
+        assert_eq!(status(&answer), 303, "{wanted}: {}", text(&answer));
+        answer.header("location").trim_start_matches(CONSOLE).to_owned()
+    };
+    let lists = async |wanted: &str| {
+        let answer = find(wanted).await;
+        assert_eq!(status(&answer), 200, "{wanted}");
+        text(&answer)
+    };
+    assert!(leads(&ann.user_id).await.starts_with("/users/%40ann%3A"));
+    assert!(leads(&room_id).await.starts_with("/rooms/%21"));
+    assert_eq!(leads("7").await, "/log/7");
+    for of in [&*event_id, address, address.rsplit('/').next().expect("an id")] {
+        assert!(leads(of).await.starts_with("/log/"), "{of}");
+    }
+    assert_eq!(leads("").await, "");
+
+    let at_address = lists("127.0.0.1").await;
+    for user in [&admin, &ann, &mimic, &lobby] {
+        assert!(at_address.contains(&*user.user_id), "{at_address}");
+    }
+    let named = lists("lobby").await;
+    assert!(named.contains(&*lobby.user_id) && named.contains(">Lobby<"), "{named}");
+    let nothing = "Nothing on this server has this name.";
+    let foreign = address.replace("mxc://", "mxc://elsewhere.");
+    for of in ["999999999999", "!no:room", "$none", "@nobody:e2e.test", &foreign, "<script>"] {
+        let page = lists(of).await;
+        assert!(page.contains(nothing) && !page.contains("<script>alert"), "{of}: {page}");
+    }
+    let elsewhere = lists("@eve:elsewhere.example").await;
+    assert!(elsewhere.contains("in 0 room(s) of this one"), "{elsewhere}");
+    assert_eq!(status(&get(&server, "/find?q=7", "").await), 303);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_is_shown_with_what_was_said_and_what_can_be_done() {
+    let server = server().await;
+    let (admin, ann) = (server.register("admin").await, server.register("ann").await);
+    let eve = server.register("eve").await;
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    let room_id = ann.create_room(json!({ "name": "Lobby", "preset": "public_chat" })).await;
+    eve.join(&room_id).await.ok();
+    ann.send_text(&room_id, "1", "a quiet evening").await;
+    let first = eve.send_text(&room_id, "1", "buy <b>now</b>").await;
+    let second = eve.send_text(&room_id, "2", "buy more").await;
+    for event_id in [&first, &second] {
+        let report = format!("/rooms/{}/report/{}", encode(&room_id), encode(event_id));
+        ann.request("POST", &report, Some(&json!({ "reason": "sp\u{202e}am" }))).await.ok();
+    }
+    let mine = cookie(&log_in(&server, "admin", PASSWORD, &[]).await);
+    let listed = text(&get(&server, "/reports", &mine).await);
+    let links = listed.split("href=\"/_logcabin/console/reports/").skip(1);
+    let ids: Vec<_> = links.filter_map(|link| Some(link.split_once('"')?.0.to_owned())).collect();
+    assert_eq!(ids.len(), 2, "{listed}");
+    let page = text(&get(&server, &format!("/reports/{}", ids[1]), &mine).await);
+    for part in [
+        "a quiet evening",
+        "<strong><bdi>buy &lt;b&gt;now&lt;/b&gt;</bdi></strong>",
+        "buy more",
+        "act/redact-event",
+        "act/redact-user",
+        "act/set-status",
+        "act/remove-report",
+        &format!("console/reports/{}", ids[0]),
+    ] {
+        assert!(page.contains(part), "no `{part}` in {page}");
+    }
+    assert!(!page.contains('\u{202e}') && !page.contains("<b>now"), "{page}");
+    // What was redacted since is not shown again.
+    let redact = format!("redact {room_id} {first} --yes");
+    done(command("room", server.data_dir(), &redact, ""));
+    let page = text(&get(&server, &format!("/reports/{}", ids[1]), &mine).await);
+    assert!(page.contains("m.room.message, redacted") && !page.contains("now&lt;"), "{page}");
+    for none in ["999999", "0", "x"] {
+        assert_eq!(status(&get(&server, &format!("/reports/{none}"), &mine).await), 404, "{none}");
+    }
+}

@@ -61,6 +61,8 @@ pub struct Doctor {
     running: Option<Running>,
     /// What was found last.
     last: Mutex<Option<Report>>,
+    /// What was found last without asking others.
+    glance: Mutex<Option<Report>>,
     /// Held while it is examined.
     turn: tokio::sync::Mutex<()>,
 }
@@ -68,7 +70,13 @@ pub struct Doctor {
 impl Doctor {
     /// For a server with this configuration; one that is stopped if `running` is none.
     pub fn new(config: Config, running: Option<Running>) -> Self {
-        Self { config, running, last: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        let (last, glance) = (Mutex::default(), Mutex::default());
+        Self { config, running, last, glance, turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Since when the server runs, in milliseconds since the Unix epoch; none if it is stopped.
+    pub fn since_ms(&self) -> Option<u64> {
+        self.running.as_ref().map(|running| running.since_ms)
     }
 
     /// What was found last; none if the server has not been examined since its start.
@@ -123,6 +131,27 @@ pub async fn examine(context: &ActContext, again_after: Option<Duration>) -> Rep
     report
 }
 
+/// What can be examined without asking others. It is at most a minute old, but for the log, which
+/// is looked at each time. Checks that a whole examination makes as well have the same names.
+pub fn glance(context: &ActContext) -> Report {
+    let doctor = &context.doctor;
+    let now_ms = context.engine.clock().now_ms();
+    let subject = Subject {
+        config: &doctor.config,
+        context: Ok(context),
+        running: doctor.running.as_ref(),
+        now_ms,
+    };
+    let mut last = doctor.glance.lock();
+    let recent = last.take().filter(|last| last.is_newer(now_ms, millis(limits::DOCTOR_AGAIN)));
+    let recent =
+        recent.unwrap_or_else(|| Report::of(here(&subject), now_ms, subject.running.is_some()));
+    *last = Some(recent.clone());
+    drop(last);
+    let findings = recent.findings.into_iter().chain(log::findings(&subject)).collect();
+    Report::of(findings, recent.checked_ms, recent.running)
+}
+
 /// Examines what can be examined without the log.
 pub async fn examine_without_log(config: &Config, reason: &str) -> Report {
     let now_ms = Clock::system().now_ms();
@@ -136,13 +165,8 @@ pub async fn examine_without_log(config: &Config, reason: &str) -> Report {
 async fn run(of: &Subject<'_>) -> Report {
     let mut findings = vec![server(of)];
     at_length(|| {
-        findings.extend(configuration::findings(of));
-        findings.extend(files::findings(of));
-        findings.extend(descriptors::findings(of));
-        findings.extend(disk::findings(of));
+        findings.extend(here(of));
         findings.extend(log::findings(of));
-        findings.extend(backups::findings(of));
-        findings.extend(destinations::findings(of));
     });
     if of.config.outbound.rehearsal {
         findings.push(rehearsal());
@@ -157,6 +181,19 @@ async fn run(of: &Subject<'_>) -> Report {
     findings.extend(https);
     findings.extend(services);
     Report::of(findings, of.now_ms, of.running.is_some())
+}
+
+/// What is found on this machine, but for the state of the log.
+fn here(of: &Subject<'_>) -> Vec<Finding> {
+    let checks = [
+        configuration::findings,
+        files::findings,
+        descriptors::findings,
+        disk::findings,
+        backups::findings,
+        destinations::findings,
+    ];
+    checks.iter().flat_map(|findings| findings(of)).collect()
 }
 
 /// Whether the server runs, and can be asked.

@@ -97,7 +97,7 @@ pub fn status(context: &ActContext) -> Result<ServerStatus, ActError> {
     };
     let state = context.engine.state();
     let (users, rooms) = (state.accounts.len() as u64, state.rooms.len() as u64);
-    let open_reports = state.reports.all().len() as u64;
+    let open_reports = state.reports.len() as u64;
     let end = state.applied();
     drop(state);
     let last_backup = backups(context, 0, 1)?.backups.into_iter().next();

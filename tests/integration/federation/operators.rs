@@ -105,6 +105,9 @@ async fn a_homeserver_that_cannot_be_reached_is_seen_and_tried_again_or_reset() 
     assert!(more["key_ids"][0].as_str().is_some_and(|id| id.starts_with("ed25519:")), "{more}");
     let said = done(command("federation", &data_dir, "status", ""));
     assert!(said.contains("1 in all, 1 cannot be reached") && said.contains("5 in "), "{said}");
+    let home = text(&get(&cabin.server, "", &mine).await);
+    assert!(home.contains("1 of 1 other homeservers cannot be reached"), "{home}");
+    assert!(home.contains("There is no backup"), "{home}");
     let page = text(&get(&cabin.server, "/federation", &mine).await);
     for part in ["1 of 1 homeservers cannot be reached", "status 502", "act/retry-destination"] {
         assert!(page.contains(part), "no `{part}` in {page}");

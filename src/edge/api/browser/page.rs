@@ -20,6 +20,8 @@ const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-poli
 /// A page.
 pub(crate) struct Page {
     title: String,
+    /// Whose page it is, for the title of the window.
+    site: Option<String>,
     body: Markup,
     script: Option<String>,
     /// Other origins of scripts and frames, if needed.
@@ -38,6 +40,7 @@ impl Page {
     pub(crate) fn new(title: impl Into<String>, body: Markup) -> Self {
         Self {
             title: title.into(),
+            site: None,
             body,
             script: None,
             outside: Vec::new(),
@@ -46,6 +49,13 @@ impl Page {
             frame: ("", html! {}),
             status: StatusCode::OK,
         }
+    }
+
+    /// Names whose page it is in the title of the window.
+    #[must_use]
+    pub(crate) fn of_site(mut self, name: impl Into<String>) -> Self {
+        self.site = Some(name.into());
+        self
     }
 
     /// Adds a script, the only one that the browser runs.
@@ -93,14 +103,14 @@ impl Page {
     /// The page as a response.
     pub(crate) fn reply(self) -> Reply {
         let nonce = STANDARD.encode(random_bytes::<16>());
-        let Self { title, body, script, frame: (style, header), .. } = &self;
+        let Self { title, site, body, script, frame: (style, header), .. } = &self;
         let html = html! {
             (DOCTYPE)
             html lang="en" {
                 head {
                     meta charset="utf-8";
                     meta name="viewport" content="width=device-width, initial-scale=1";
-                    title { (title) }
+                    title { (title) @if let Some(site) = site { " · " (site) } }
                     style nonce=(nonce) { (PreEscaped(STYLE)) (PreEscaped(style)) }
                 }
                 body {

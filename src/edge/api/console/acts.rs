@@ -52,7 +52,7 @@ fn form_of(name: &str) -> Result<&'static Form, ApiError> {
 
 pub(super) async fn form(cx: Cx<Server, Visitor>, request: ActForm) -> Result<Reply, ApiError> {
     let form = form_of(&request.name)?;
-    Ok(cx.caller.page(form.title, "", asked(form, &request.given, None)).reply())
+    Ok(cx.caller.page(&cx.app, (form.title, ""), asked(form, &request.given, None)).reply())
 }
 
 /// The form with what was filled in, and why that was refused.
@@ -110,7 +110,8 @@ fn input(field: &Field, given: &Fields) -> Markup {
 }
 
 pub(super) async fn submit(cx: Cx<Server, Visitor>, request: ActOrder) -> Result<Reply, ApiError> {
-    let visitor = cx.caller.clone();
+    let (visitor, app) = (cx.caller.clone(), Arc::clone(&cx.app));
+    let shown = |title: &str, body| visitor.page(&app, (title, ""), body);
     let form = form_of(&request.name)?;
     let name = request.name;
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
@@ -126,24 +127,24 @@ pub(super) async fn submit(cx: Cx<Server, Visitor>, request: ActOrder) -> Result
         Ok(act) => act,
         Err(unfit) => {
             let body = asked(form, &given, Some(&unfit.to_string()));
-            return Ok(refused(&visitor, form, body, StatusCode::BAD_REQUEST));
+            return Ok(shown(form.title, body).status(StatusCode::BAD_REQUEST).reply());
         }
     };
     if !is_confirmed && !form.foretells {
-        return Ok(visitor.page(form.title, "", confirm(form, &given, &[], None)).reply());
+        return Ok(shown(form.title, confirm(form, &given, &[], None)).reply());
     }
     let is_proof = name == Prove::NAME;
     let order = Order { act, reason: given.get("reason").cloned(), dry_run: !is_confirmed };
     match carry_out(cx, &visitor, name, order).await? {
         Ok(Outcome::WouldDo(effect)) => {
-            Ok(visitor.page(form.title, "", confirm(form, &given, &effect, None)).reply())
+            Ok(shown(form.title, confirm(form, &given, &effect, None)).reply())
         }
         Ok(Outcome::Done(result)) => {
             let body = match is_proof {
                 true => proofs::made(&result),
                 false => done(visitor.browser_session().user_id.as_str(), &result),
             };
-            Ok(visitor.page(&format!("{}: done", form.title), "", body).reply())
+            Ok(shown(&format!("{}: done", form.title), body).reply())
         }
         Err(error) => {
             let why = error.to_string();
@@ -155,13 +156,9 @@ pub(super) async fn submit(cx: Cx<Server, Visitor>, request: ActOrder) -> Result
                 true => confirm(form, &given, &[], Some(&why)),
                 false => asked(form, &given, Some(&why)),
             };
-            Ok(refused(&visitor, form, body, error.status()))
+            Ok(shown(form.title, body).status(error.status()).reply())
         }
     }
-}
-
-fn refused(visitor: &Visitor, form: &Form, body: Markup, status: StatusCode) -> Reply {
-    visitor.page(form.title, "", body).status(status).reply()
 }
 
 /// Carries out an order in the visitor's name, to its end even if the browser goes away.

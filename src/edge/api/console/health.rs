@@ -38,7 +38,7 @@ pub(super) async fn page(cx: Cx<Server, Visitor>, _: HealthPage) -> Result<Reply
     let doctor = &cx.app.context.doctor;
     let now_ms = cx.app.engine.clock().now_ms();
     let body = body(doctor.last_report().as_ref(), doctor.is_at_work(), now_ms);
-    Ok(cx.caller.page("Health", "health", body).reply())
+    Ok(cx.caller.page(&cx.app, ("Health", "health"), body).reply())
 }
 
 pub(super) async fn submit(cx: Cx<Server, Visitor>, _: HealthCheck) -> Result<Reply, ApiError> {

@@ -206,7 +206,7 @@ pub(super) async fn one(cx: Cx<Server, Visitor>, request: RecordPage) -> Result<
         }
         (acts(&["prove"], &[("inclusion/offset", &offset.to_string())]))
     };
-    Ok(cx.caller.page(&format!("Record {offset}"), "log", body).reply())
+    Ok(cx.caller.page(&cx.app, (&format!("Record {offset}"), "log"), body).reply())
 }
 
 /// The id of an event of another homeserver whose outcome can be explained.

@@ -10,6 +10,8 @@ mod acts;
 mod bars;
 mod disk;
 mod federation;
+mod find;
+mod frame;
 mod health;
 mod lists;
 mod log;
@@ -38,6 +40,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(account::set_out, limited(Class::Other))
         .on(account::arrive, limited(Class::Login))
         .on(now::page, limited(Class::Admin))
+        .on(find::page, limited(Class::Admin))
         .on(now::part, limited(Class::Admin))
         .on(log::page, limited(Class::Admin))
         .on(log::one, limited(Class::Admin))
@@ -57,6 +60,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(lists::rooms::one, limited(Class::Admin))
         .on(lists::media::list, limited(Class::Admin))
         .on(lists::reports::list, limited(Class::Admin))
+        .on(lists::reports::one, limited(Class::Admin))
         .on(lists::tokens::list, limited(Class::Admin))
         .on(unread::page, limited(Class::Admin))
         .on(upkeep::backups::list, limited(Class::Admin))

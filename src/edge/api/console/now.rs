@@ -1,16 +1,22 @@
-//! "Now": how the server does, over the last hour and the last day.
+//! The first page: whether anything is wrong, what there is to do, and how the server does, over
+//! the last hour and the last day.
 
 use maud::{Markup, html};
 
 use super::{
+    parts::short,
     plot::{Plot, Unit},
-    visitor::{ConsoleLogin, Visitor},
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     api::server::Server,
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_engine::Engine;
+use logcabin_ops::{
+    doctor::{Finding, Level, Report, glance},
+    history::terminal::{duration, grouped},
+};
 use logcabin_service::samples::{Sample, Samples};
 
 endpoint! {
@@ -27,11 +33,104 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, _: Now) -> Result<Reply, ApiError> {
-    let plots = plots(&cx.app.engine, &cx.app.samples);
-    let body = html! {
-        div id="plots" data-from="/_logcabin/console/plots" { (plots) }
-    };
-    Ok(cx.caller.page("Now", "now", body).reply())
+    show(&cx, ("Home", "now"), |app| {
+        let found = glance(&app.context);
+        let examined = app.context.doctor.last_report();
+        let now_ms = app.engine.clock().now_ms();
+        Ok(html! {
+            div.pair {
+                section aria-labelledby="wrong" {
+                    h2 #wrong { "Is anything wrong?" }
+                    (wrong(&found, examined.as_ref(), now_ms))
+                }
+                section aria-labelledby="to-do" {
+                    h2 #to-do { "Is there work?" }
+                    (to_do(app.engine.state().reports.len()))
+                }
+            }
+            (known(app, now_ms))
+            div id="plots" data-from="/_logcabin/console/plots" {
+                (plots(&app.engine, &app.samples))
+            }
+        })
+    })
+    .await
+}
+
+/// What is not well: of what was looked at now, and of what the last examination found beyond that.
+fn wrong(found: &Report, examined: Option<&Report>, now_ms: u64) -> Markup {
+    let is_known = |of: &Finding| found.findings.iter().any(|known| known.check == of.check);
+    let beyond = examined.iter().flat_map(|report| &report.findings).filter(|of| !is_known(of));
+    let all: Vec<_> = found.findings.iter().chain(beyond).collect();
+    let mut bad: Vec<_> = all.iter().filter(|of| of.level >= Level::Warning).collect();
+    bad.sort_by_key(|of| std::cmp::Reverse(of.level));
+    let unknown = all.iter().filter(|of| of.level == Level::Unknown).count();
+    let ago = |report: &Report| duration(now_ms.saturating_sub(report.checked_ms) / 1000);
+    html! {
+        @if bad.is_empty() { p.good { "Nothing that was looked at." } } @else {
+            ul.lines {
+                @for of in bad {
+                    li class=[(of.level == Level::Error).then_some("bad")] {
+                        a href={ "/_logcabin/console" (page_of(&of.check)) } { bdi { (short(&of.what)) } }
+                        p.note { bdi { (short(&of.mend)) } }
+                    }
+                }
+            }
+        }
+        p.note {
+            "Looked at " (ago(found)) " ago. "
+            @if unknown > 0 { (unknown) " check(s) could not be made. " }
+            @match examined {
+                Some(report) => { "Other servers were asked " (ago(report)) " ago. " }
+                None => { "Other servers were not asked since the start. " }
+            }
+            a href="/_logcabin/console/health" { "Health" }
+        }
+    }
+}
+
+/// The page that says more about a check.
+fn page_of(check: &str) -> &'static str {
+    match check {
+        "destinations" => "/federation",
+        "backup" | "backup-verified" => "/backups",
+        "disk" => "/disk",
+        "projections" => "/snapshots",
+        _ => "/health",
+    }
+}
+
+/// What waits for an administrator.
+fn to_do(reports: usize) -> Markup {
+    html! {
+        @if reports == 0 { p.good { "Nothing waits for you." } } @else {
+            ul.lines {
+                li { a href="/_logcabin/console/reports" { (reports) " open report(s)" } }
+            }
+        }
+    }
+}
+
+/// What the server is.
+fn known(app: &Server, now_ms: u64) -> Markup {
+    let ago = |ms: u64| duration(now_ms.saturating_sub(ms) / 1000);
+    let state = app.engine.state();
+    let free = app.samples.hour().last().map(|last| Unit::Bytes.show(last.disk_free));
+    let facts = [
+        ("Version", Some(env!("CARGO_PKG_VERSION").to_owned())),
+        ("Runs for", app.context.doctor.since_ms().map(ago)),
+        ("Users", Some(grouped(state.accounts.len() as u64))),
+        ("Rooms", Some(grouped(state.rooms.len() as u64))),
+        ("Records", Some(grouped(app.engine.head().offset().get()))),
+        ("Disk free", free),
+    ];
+    html! {
+        dl.facts {
+            @for (name, value) in facts {
+                @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
+            }
+        }
+    }
 }
 
 pub(super) async fn part(cx: Cx<Server, Visitor>, _: Plots) -> Result<Reply, ApiError> {
@@ -44,7 +143,8 @@ type Value = fn(&Sample, &Sample) -> Option<f64>;
 
 /// How much something that counts has grown; none if it began again.
 fn grown(before: f64, after: f64) -> Option<f64> {
-    (after >= before).then_some(after - before)
+    // A sum of nothing is a negative zero.
+    (after >= before).then_some(after - before + 0.0)
 }
 
 fn rate(of: fn(&Sample) -> f64, before: &Sample, after: &Sample) -> Option<f64> {
@@ -79,14 +179,6 @@ const PLOTS: [(&str, Unit, Value); 10] = [
 ];
 
 fn plots(engine: &Engine, samples: &Samples) -> Markup {
-    let state = engine.state();
-    let facts = [
-        ("Records", engine.head().offset().get().to_string()),
-        ("Users", state.accounts.len().to_string()),
-        ("Rooms", state.rooms.len().to_string()),
-    ];
-    drop(state);
-    let free = samples.hour().last().map(|last| Unit::Bytes.show(last.disk_free));
     let now_ms = engine.clock().now_ms();
     let of = |title, samples: &[Sample], length_ms: u64| {
         let from_ms = now_ms.saturating_sub(length_ms);
@@ -108,10 +200,6 @@ fn plots(engine: &Engine, samples: &Samples) -> Markup {
         }
     };
     html! {
-        dl.facts {
-            @for (name, value) in facts { div { dt { (name) } dd { (value) } } }
-            @if let Some(free) = free { div { dt { "Disk free" } dd { (free) } } }
-        }
         (of("The last hour", &samples.hour(), 3_600_000))
         (of("The last day", &samples.day(), 86_400_000))
         p.note { "Times are in UTC." }

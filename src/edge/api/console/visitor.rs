@@ -1,11 +1,12 @@
-//! Who is visiting the console, and the frame that all its pages share.
+//! Who is visiting the console.
 
 use http::{
     HeaderMap, HeaderValue, Method,
     header::{HOST, ORIGIN},
 };
-use maud::{Markup, html};
+use maud::Markup;
 
+use super::frame;
 use crate::{
     api::{
         addresses::CONSOLE_LOGIN,
@@ -23,34 +24,8 @@ use crate::{
 use logcabin_config as config;
 use logcabin_service::requester::Requester;
 
-const SCRIPT: &str = include_str!("console.js");
-const STYLE: &str = include_str!("console.css");
-
 /// The cookie lasts for `limits::CONSOLE_SESSION`, as its session does.
 pub(super) const COOKIE_NAME: &str = "logcabin_console";
-
-/// The pages in the navigation: name, path, title.
-const PAGES: [(&str, &str, &str); 19] = [
-    ("now", "", "Now"),
-    ("health", "/health", "Health"),
-    ("log", "/log", "Log"),
-    ("timeline", "/timeline", "Time line"),
-    ("past", "/past", "Time travel"),
-    ("disk", "/disk", "Disk"),
-    ("activity", "/activity", "Activity"),
-    ("users", "/users", "Users"),
-    ("rooms", "/rooms", "Rooms"),
-    ("media", "/media", "Media"),
-    ("reports", "/reports", "Reports"),
-    ("tokens", "/tokens", "Tokens"),
-    ("federation", "/federation", "Federation"),
-    ("work", "/work", "Work"),
-    ("erasures", "/erasures", "Erasures"),
-    ("backups", "/backups", "Backups"),
-    ("snapshots", "/snapshots", "Snapshots"),
-    ("proofs", "/proofs", "Proofs"),
-    ("cluster", "/cluster", "Cluster"),
-];
 
 /// The authentication scheme of pages: for administrators who are logged in in this browser. A
 /// visitor without a session is sent to the login page; others are shown an error.
@@ -123,7 +98,7 @@ pub(super) async fn show(
     let whose = Requester::User(cx.caller.session.user_id.clone());
     let body = cx.app.long_work.run(&whose, true, || body(&cx.app)).await;
     let body = body.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
-    Ok(cx.caller.page(title, name, body).reply())
+    Ok(cx.caller.page(&cx.app, (title, name), body).reply())
 }
 
 /// Refuses every request if the console is disabled.
@@ -169,27 +144,9 @@ impl Visitor {
         &self.session
     }
 
-    /// A page of the console, the one of this name in the navigation.
-    pub(super) fn page(&self, title: &str, name: &str, body: Markup) -> Page {
-        let current = |of: &str| (of == name).then_some("page");
-        let header = html! {
-            a.skip href="#main" { "Skip to the content" }
-            header {
-                strong { "Logcabin" }
-                nav aria-label="Pages" {
-                    @for (page, path, title) in PAGES {
-                        a href={ "/_logcabin/console" (path) } aria-current=[current(page)] {
-                            (title)
-                        }
-                    }
-                }
-                form method="post" action="/_logcabin/console/logout" {
-                    span.who { bdi { (self.session.user_id) } }
-                    button.second type="submit" { "Log out" }
-                }
-            }
-        };
-        Page::new(title, body).framed(STYLE, header).script(SCRIPT)
+    /// A page of the console: the one of this name in the navigation, or one below it.
+    pub(super) fn page(&self, app: &Server, names: (&str, &str), body: Markup) -> Page {
+        frame::page(app, &self.session.user_id, names, body)
     }
 }
 

@@ -38,6 +38,33 @@ pub fn list(
     wanted.map(|(id, report)| summary(context, id, report)).collect()
 }
 
+/// How many of the newest open reports are compared with one.
+const COMPARED: usize = 1000;
+
+/// Other open reports about the same event or the same user as this one, the newest first.
+pub fn related(
+    context: &ActContext,
+    to: &ReportSummary,
+    limit: usize,
+) -> Result<Vec<ReportSummary>, ReadError> {
+    let reported = to.target_user_id.as_ref().or(to.sender.as_ref());
+    let mut found = Vec::new();
+    for (id, report) in context.engine.state().reports.all().into_iter().rev().take(COMPARED) {
+        if found.len() >= limit {
+            break;
+        }
+        if id != to.id {
+            let other = summary(context, id, report)?;
+            let about = other.target_user_id.as_ref().or(other.sender.as_ref());
+            let is_same_event = other.event_id.is_some() && other.event_id == to.event_id;
+            if is_same_event || (about.is_some() && about == reported) {
+                found.push(other);
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// A page of the open reports, the newest first, and how many there are.
 pub fn page(
     context: &ActContext,

@@ -34,11 +34,10 @@ pub(in super::super) async fn page(
     cx: Cx<Server, Visitor>,
     _: ClusterPage,
 ) -> Result<Reply, ApiError> {
-    let visitor = cx.caller.clone();
+    let (visitor, app) = (cx.caller.clone(), Arc::clone(&cx.app));
     let body = if cx.app.cluster.is_none() {
         alone(&cx.app.engine)
     } else {
-        let app = Arc::clone(&cx.app);
         let origin = cx.called_by(visitor.browser_session().clone()).origin();
         match Order::from(ClusterStatus {}).carry_out(&app.context, origin).await {
             Ok(Outcome::Done(status)) => several(&status, app.engine.clock().now_ms()),
@@ -47,7 +46,7 @@ pub(in super::super) async fn page(
             Err(error) => html! { p.bad role="alert" { (long(&error.to_string())) } },
         }
     };
-    Ok(visitor.page("Cluster", "cluster", body).reply())
+    Ok(visitor.page(&app, ("Cluster", "cluster"), body).reply())
 }
 
 fn alone(engine: &Engine) -> Markup {
