@@ -1,8 +1,8 @@
 //! Redacts what a user sent, as an administrator ordered.
 //!
 //! The log is searched backwards from the order, so that the latest messages go first, and each
-//! event is redacted by an event of its own. If the server stops meanwhile, the search begins anew
-//! after the next start, and passes over what was redacted.
+//! event is redacted by an event of its own. If the server stops meanwhile, it starts the search
+//! again after the next start, and passes over what was redacted.
 
 use std::{
     borrow::Cow,

@@ -103,6 +103,12 @@ struct Subject<'a> {
 const STOPPED: &str = "the server does not run";
 
 impl<'a> Subject<'a> {
+    /// The server of this context, at this time in milliseconds since the Unix epoch.
+    fn of(context: &'a ActContext, now_ms: u64) -> Self {
+        let Doctor { config, running, .. } = &context.doctor;
+        Self { config, context: Ok(context), running: running.as_ref(), now_ms }
+    }
+
     fn running(&self) -> Result<&'a Running, &'static str> {
         self.running.ok_or(STOPPED)
     }
@@ -120,12 +126,7 @@ pub async fn examine(context: &ActContext, again_after: Option<Duration>) -> Rep
     {
         return last;
     }
-    let subject = Subject {
-        config: &doctor.config,
-        context: Ok(context),
-        running: doctor.running.as_ref(),
-        now_ms,
-    };
+    let subject = Subject::of(context, now_ms);
     let report = Box::pin(run(&subject)).await;
     *doctor.last.lock() = Some(report.clone());
     report
@@ -136,12 +137,7 @@ pub async fn examine(context: &ActContext, again_after: Option<Duration>) -> Rep
 pub fn glance(context: &ActContext) -> Report {
     let doctor = &context.doctor;
     let now_ms = context.engine.clock().now_ms();
-    let subject = Subject {
-        config: &doctor.config,
-        context: Ok(context),
-        running: doctor.running.as_ref(),
-        now_ms,
-    };
+    let subject = Subject::of(context, now_ms);
     let mut last = doctor.glance.lock();
     let recent = last.take().filter(|last| last.is_newer(now_ms, millis(limits::DOCTOR_AGAIN)));
     let recent =

@@ -89,12 +89,7 @@ pub struct FederationState {
 /// The state of a running server, or of a stopped one.
 pub fn status(context: &ActContext) -> Result<ServerStatus, ActError> {
     let doctor = &context.doctor;
-    let subject = Subject {
-        config: &doctor.config,
-        context: Ok(context),
-        running: doctor.running.as_ref(),
-        now_ms: context.engine.clock().now_ms(),
-    };
+    let subject = Subject::of(context, context.engine.clock().now_ms());
     let state = context.engine.state();
     let (users, rooms) = (state.accounts.len() as u64, state.rooms.len() as u64);
     let open_reports = state.reports.len() as u64;

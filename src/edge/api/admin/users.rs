@@ -555,12 +555,8 @@ fn memberships(cx: &Cx<Server>, user: &str) -> Result<Vec<(OwnedRoomId, Membersh
     let (context, state) = (&cx.app.context, cx.app.engine.state());
     match UserId::parse(user) {
         Ok(user_id) if user_id.server_name() != cx.app.config.server.name => {
-            let rooms = state.rooms.all().into_iter();
-            Ok(rooms
-                .filter_map(|room| {
-                    Some((room.id.clone(), room.membership(&user_id, Offset::MAX)?.1))
-                })
-                .collect())
+            let rooms = users::rooms_elsewhere(context, &user_id).into_iter();
+            Ok(rooms.map(|(room_id, membership, _)| (room_id, membership)).collect())
         }
         _ => {
             let parts = state.memberships.of(&context.user_id(user)?, Offset::MAX).into_iter();

@@ -8,6 +8,7 @@ use maud::{Markup, html};
 use ruma::{EventId, MxcUri, UserId};
 
 use super::{
+    frame::HOME,
     parts::{acts, at_second, encoded, record, room, short, table, text, user},
     visitor::{ConsoleLogin, Visitor, show},
 };
@@ -19,12 +20,13 @@ use logcabin_base::{background::at_length, limits};
 use logcabin_log::ReadError;
 use logcabin_ops::admin::{
     rooms::{self, RoomSearch},
-    users::search::{FoundUser, UserSearch, search},
+    users::{
+        rooms_elsewhere,
+        search::{FoundUser, UserSearch, search},
+    },
 };
 use logcabin_record::{Offset, command::Sighting};
 use logcabin_state::{Membership, media::Item};
-
-const CONSOLE: &str = "/_logcabin/console";
 
 endpoint! {
     /// What the search field holds.
@@ -58,9 +60,9 @@ pub(super) async fn page(cx: Cx<Server, Visitor>, request: Find) -> Result<Reply
 /// like a room, or like an address, must not hide it.
 fn place(app: &Server, wanted: &str) -> Result<Option<String>, ReadError> {
     let (state, events) = (app.engine.state(), app.engine.events());
-    let record = |offset: Offset| format!("{CONSOLE}/log/{offset}");
+    let record = |offset: Offset| format!("{HOME}/log/{offset}");
     if wanted.is_empty() {
-        return Ok(Some(CONSOLE.to_owned()));
+        return Ok(Some(HOME.to_owned()));
     }
     if let Ok(number) = wanted.parse().map(Offset::new) {
         let is_there = number > Offset::ZERO && number <= app.engine.head().offset();
@@ -69,7 +71,7 @@ fn place(app: &Server, wanted: &str) -> Result<Option<String>, ReadError> {
     Ok(match wanted.chars().next() {
         Some('!' | '#') => {
             let found = app.context.room(wanted).ok();
-            found.map(|room| format!("{CONSOLE}/rooms/{}", encoded(room.id.as_str())))
+            found.map(|room| format!("{HOME}/rooms/{}", encoded(room.id.as_str())))
         }
         Some('$') => {
             let found = <&EventId>::try_from(wanted).ok();
@@ -78,7 +80,7 @@ fn place(app: &Server, wanted: &str) -> Result<Option<String>, ReadError> {
         }
         Some('@') => {
             let found = app.context.user_id(wanted).ok();
-            found.map(|user_id| format!("{CONSOLE}/users/{}", encoded(user_id.as_str())))
+            found.map(|user_id| format!("{HOME}/users/{}", encoded(user_id.as_str())))
         }
         _ => upload(app, wanted).map(record),
     })
@@ -98,12 +100,7 @@ fn upload(app: &Server, wanted: &str) -> Option<Offset> {
 
 /// What there is of a user of another homeserver.
 fn elsewhere(app: &Server, user_id: &UserId) -> Markup {
-    let mut found = Vec::new();
-    for of in app.engine.state().rooms.all() {
-        if let Some((changed, membership)) = of.membership(user_id, Offset::MAX) {
-            found.push((of.id.clone(), membership, changed));
-        }
-    }
+    let found = rooms_elsewhere(&app.context, user_id);
     let joined = found.iter().filter(|(_, membership, _)| *membership == Membership::Join).count();
     let rows: Vec<_> = found
         .iter()
@@ -161,7 +158,7 @@ fn names(app: &Server, wanted: &str) -> Result<Markup, ApiError> {
     let all = |of: &str, shown: usize, count: usize| {
         html! {
             @if count > shown {
-                p { a href={ (CONSOLE) "/" (of) "?name=" (encoded(wanted)) } { "All " (count) } }
+                p { a href={ (HOME) "/" (of) "?name=" (encoded(wanted)) } { "All " (count) } }
             }
         }
     };

@@ -7,7 +7,7 @@ use crate::api::{browser::page::Page, server::Server};
 
 const SCRIPT: &str = include_str!("console.js");
 const STYLE: &str = include_str!("console.css");
-const HOME: &str = "/_logcabin/console";
+pub(super) const HOME: &str = "/_logcabin/console";
 
 /// A group of pages: its title, and each page's name, path and title.
 type Group = (&'static str, &'static [(&'static str, &'static str, &'static str)]);

@@ -3,6 +3,7 @@
 mod changed;
 mod create;
 mod deactivate;
+mod elsewhere;
 mod erase;
 mod import;
 mod list;
@@ -20,6 +21,7 @@ mod summary;
 pub use changed::Changed;
 pub use create::{CreateUser, Created};
 pub use deactivate::{Deactivate, Deactivated};
+pub use elsewhere::rooms_elsewhere;
 pub use erase::{EraseUser, UserErased};
 pub use import::ImportUser;
 pub use list::{Filter, ListUsers, Users};
