@@ -109,12 +109,12 @@ impl ByTime<'_> {
                 None => end,
             },
         };
-        let indexes: Vec<usize> = match direction {
-            Direction::Forward => (place..end).take(most).collect(),
-            Direction::Backward => (0..place).rev().take(most).collect(),
+        let indexes: &mut dyn Iterator<Item = usize> = match direction {
+            Direction::Forward => &mut (place..end),
+            Direction::Backward => &mut (0..place).rev(),
         };
         let mut found = None;
-        for index in indexes {
+        for index in indexes.take(most) {
             if let Some(event) = self.in_order(index)?
                 && wanted(&event)?
             {

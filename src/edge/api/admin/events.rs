@@ -1,12 +1,19 @@
 //! Single events, and where a room's history ends. Administrators see what they could also read in
 //! the log.
 
-use ruma::{OwnedEventId, api::auth_scheme::AccessToken};
+use ruma::{
+    OwnedEventId,
+    api::{Direction, auth_scheme::AccessToken},
+};
 use serde_json::{Map, Value, json};
 
 use super::parts::AdminParts as _;
 use crate::{
-    api::{answer::json as to_json, room::context::EventWithContext, server::Server},
+    api::{
+        answer::json as to_json,
+        room::{context::EventWithContext, timestamp::closest_of_all},
+        server::Server,
+    },
     http::{ApiError, Cx, Json, endpoint},
 };
 use logcabin_base::background::at_length;
@@ -81,6 +88,25 @@ pub(super) async fn context(cx: Cx<Server>, request: Context) -> Result<Json, Ap
             state: shown(&room.full_state(*last), &EventForm::STATE)?,
         })
     })
+}
+
+endpoint! {
+    /// `GET …/rooms/{room_id}/timestamp_to_event`
+    pub(super) struct Closest = GET "/_synapse/admin/v1/rooms/{room_id}/timestamp_to_event";
+    for AccessToken;
+    { room: String = path, ts: Option<u64> = number, dir: Option<bool> = backwards }
+}
+
+/// The event closest to a time, whoever may see it.
+pub(super) async fn closest(cx: Cx<Server>, request: Closest) -> Result<Json, ApiError> {
+    let ts = request.ts.ok_or_else(|| ApiError::missing_param("`ts` is missing."))?;
+    let room = cx.app.context.room(&request.room)?;
+    let direction =
+        if request.dir == Some(true) { Direction::Backward } else { Direction::Forward };
+    let event = closest_of_all(&cx, &room, ts, direction).await?;
+    let event = event.ok_or_else(|| ApiError::not_found("There is no event in this direction."))?;
+    let (event_id, time) = (&event.event_id, event.origin_server_ts);
+    to_json(&json!({ "event_id": event_id, "origin_server_ts": time }))
 }
 
 endpoint! {

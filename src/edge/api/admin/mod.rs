@@ -67,6 +67,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(rooms::members, ADMINISTRATORS)
         .on(rooms::state, ADMINISTRATORS)
         .on(rooms::messages, ADMINISTRATORS)
+        .on(rooms::hierarchy, ADMINISTRATORS)
         .on(rooms::is_blocked, ADMINISTRATORS)
         .on(rooms::block, ADMINISTRATORS)
         .on(rooms::delete, ADMINISTRATORS.body_required())
@@ -77,6 +78,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(rooms::join, ADMINISTRATORS)
         .on(events::fetch, ADMINISTRATORS)
         .on(events::context, ADMINISTRATORS)
+        .on(events::closest, ADMINISTRATORS)
         .on(events::extremities, ADMINISTRATORS)
         // Other homeservers
         .on(federation::list, ADMINISTRATORS)

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::parts::{ActParameters, AdminParts as _, PageOf, nothing};
 use crate::{
-    api::{answer::json as to_json, server::Server},
-    http::{ApiError, Cx, Json, endpoint},
+    api::{answer::json as to_json, room::space::whole_hierarchy, server::Server},
+    http::{ApiError, Cx, Json, Reply, endpoint},
 };
 use logcabin_base::{background::at_length, limits};
 use logcabin_ops::admin::rooms::{
@@ -153,6 +153,25 @@ pub(super) async fn messages(cx: Cx<Server>, request: Messages) -> Result<Json, 
     let events: Vec<_> = events.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     let chunk = view.client_events(&room, &events, &EventForm::FULL)?;
     to_json(&Page { chunk, start: app.token(start), end })
+}
+
+endpoint! {
+    /// `GET …/rooms/{room_id}/hierarchy`
+    pub(super) struct Hierarchy = GET "/_synapse/admin/v1/rooms/{room_id}/hierarchy";
+    for AccessToken;
+    {
+        room: String = path,
+        from: Option<String> = parameter,
+        limit: Option<u64> = number,
+        max_depth: Option<u64> = number,
+    }
+}
+
+/// A page of a space's hierarchy, with every room in it that this server has.
+pub(super) async fn hierarchy(cx: Cx<Server>, request: Hierarchy) -> Result<Reply, ApiError> {
+    let Hierarchy { room, from, limit, max_depth } = request;
+    let root = cx.app.context.room(&room)?.id.clone();
+    Reply::typed(whole_hierarchy(&cx, root, max_depth, from.as_deref(), limit).await?)
 }
 
 endpoint! {

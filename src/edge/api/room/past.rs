@@ -12,7 +12,7 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_read::{
-    events::EventForm,
+    events::{EventForm, EventRef, StoredEvent},
     view::past::{HistoryRange, PastPage},
 };
 use logcabin_record::Offset;
@@ -118,17 +118,20 @@ impl<'a> Filling<'a> {
     }
 }
 
+/// The closest event to a time that is here and that the caller may see, or why they may see none.
+pub(super) type Closest<'a> = dyn Fn() -> Result<Option<EventRef>, ApiError> + Sync + 'a;
+
 /// If a gap may have an event that is closer to a time than what is here, has other homeservers
 /// asked for the closest, and fetches the history up to it, as far as one request does.
 pub(super) async fn fill_up_to(
     cx: &Cx<Server>,
     room: &Room,
-    ts: u64,
-    direction: Direction,
+    (ts, direction): (u64, Direction),
+    closest: &Closest<'_>,
 ) -> Result<(), ApiError> {
-    readable_as_of(&cx.view(), room)?;
+    let closest = closest()?;
     let mut filling = Filling::new(cx, room, true);
-    let Some(gap) = filling.gap_near(ts, direction)? else { return Ok(()) };
+    let Some(gap) = filling.gap_near(ts, direction, closest.as_deref())? else { return Ok(()) };
     if cx.may_ask().is_err() {
         return Ok(());
     }
@@ -145,12 +148,16 @@ pub(super) async fn fill_up_to(
 
 impl Filling<'_> {
     /// A gap that may have an event that is closer to a time than what is here.
-    fn gap_near(&self, ts: u64, direction: Direction) -> Result<Option<Offset>, ApiError> {
+    fn gap_near(
+        &self,
+        ts: u64,
+        direction: Direction,
+        closest: Option<&StoredEvent>,
+    ) -> Result<Option<Offset>, ApiError> {
         if !self.may_go_on {
             return Ok(None);
         }
         let view = self.cx.view();
-        let closest = view.closest_event(self.room, ts, direction)?;
         let closest = closest.map(|event| u64::from(event.origin_server_ts.get()));
         for gap in self.room.open_gaps(view.viewer.now_ms) {
             // What is missing is about as old as this, or older.

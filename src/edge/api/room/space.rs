@@ -7,7 +7,7 @@ mod view;
 use std::{cmp::Reverse, sync::Arc};
 
 use ruma::{
-    OwnedRoomId, OwnedRoomOrAliasId, OwnedServerName, RoomId, RoomOrAliasId, SpaceChildOrder, UInt,
+    OwnedRoomId, OwnedRoomOrAliasId, OwnedServerName, RoomId, RoomOrAliasId, SpaceChildOrder,
     UserId,
     api::{
         auth_scheme::AccessTokenOptional,
@@ -77,6 +77,7 @@ async fn summary_of(
         state: &state,
         events: cx.app.engine.events(),
         user_id: cx.caller.as_ref().map(|session| &*session.user_id),
+        sees_all: false,
         at: cx.app.engine.head().offset(),
         federates_as: cx.caller.as_ref().and_then(|_| cx.app.federates_as()),
     };
@@ -111,20 +112,41 @@ pub(super) async fn hierarchy(
     cx: Cx<Server>,
     request: get_hierarchy::Request,
 ) -> Result<get_hierarchy::Response, ApiError> {
-    let limit = match request.limit {
-        Some(limit) if limit == UInt::from(0_u32) => {
-            return Err(ApiError::invalid_param("`limit` is greater than zero."));
-        }
-        Some(limit) => usize::try_from(u64::from(limit)).unwrap_or(usize::MAX),
-        None => limits::HIERARCHY_ROOMS,
-    };
     let walk = Walk {
         root: request.room_id,
         suggested_only: request.suggested_only,
         max_depth: request.max_depth.map(u64::from),
+        sees_all: false,
     };
-    let page = match &request.from {
-        Some(token) => PageToken::read(&cx, token, &walk)?,
+    page(&cx, walk, request.from.as_deref(), request.limit.map(u64::from)).await
+}
+
+/// A page of the hierarchy with every room of this server in it, and none that others describe:
+/// only for administrators.
+pub(in crate::api) async fn whole_hierarchy(
+    cx: &Cx<Server>,
+    root: OwnedRoomId,
+    max_depth: Option<u64>,
+    from: Option<&str>,
+    limit: Option<u64>,
+) -> Result<get_hierarchy::Response, ApiError> {
+    let walk = Walk { root, suggested_only: false, max_depth, sees_all: true };
+    page(cx, walk, from, limit).await
+}
+
+async fn page(
+    cx: &Cx<Server>,
+    walk: Walk,
+    from: Option<&str>,
+    limit: Option<u64>,
+) -> Result<get_hierarchy::Response, ApiError> {
+    let limit = match limit {
+        Some(0) => return Err(ApiError::invalid_param("`limit` is greater than zero.")),
+        Some(limit) => usize::try_from(limit).unwrap_or(usize::MAX),
+        None => limits::HIERARCHY_ROOMS,
+    };
+    let page = match from {
+        Some(token) => PageToken::read(cx, token, &walk)?,
         None => PageToken { at: cx.view_as_of()?.at(), passed: 0, as_of: cx.moment()?.is_some() },
     };
     let state = cx.app.engine.state();
@@ -132,14 +154,15 @@ pub(super) async fn hierarchy(
         state: &state,
         events: cx.app.engine.events(),
         user_id: Some(&cx.caller.user_id),
+        sees_all: walk.sees_all,
         at: page.at,
-        federates_as: cx.app.federates_as(),
+        federates_as: cx.app.federates_as().filter(|_| !walk.sees_all),
     };
     // The hierarchy is that of the first page. Its rooms are shown as the caller may see them now,
     // with present redactions, unless an administrator asked for an earlier moment.
     let now = if page.as_of { then } else { SpaceView { at: cx.view().at(), ..then } };
     let limit = limit.min(limits::HIERARCHY_ROOMS);
-    let mut paused = request.from.as_deref().and_then(|from| cx.app.listing.space_walks.get(from));
+    let mut paused = from.and_then(|from| cx.app.listing.space_walks.get(from));
     let mut part = PartialPage { response: get_hierarchy::Response::new(), begun: None, bytes: 0 };
     for asked in 0.. {
         let may_ask = asked < limits::HIERARCHY_ASKED;
@@ -155,7 +178,7 @@ pub(super) async fn hierarchy(
             (End::All, _) => break,
             (End::Page, state) => {
                 let token =
-                    PageToken { passed: state.passed.max(page.passed), ..page }.write(&cx, &walk);
+                    PageToken { passed: state.passed.max(page.passed), ..page }.write(cx, &walk);
                 cx.app.listing.space_walks.keep(token.clone(), state);
                 part.response.next_batch = Some(token);
                 break;
@@ -231,7 +254,8 @@ pub(super) fn may_know_of(
     let Some(room) = state.rooms.get(room_id) else { return Ok(false) };
     let at = engine.head().offset();
     let events = engine.events();
-    let look = SpaceView { state, events, user_id: Some(user_id), at, federates_as: None };
+    let user_id = Some(user_id);
+    let look = SpaceView { state, events, user_id, sees_all: false, at, federates_as: None };
     Ok(look.may_know_of(&room)?)
 }
 
@@ -240,6 +264,8 @@ struct Walk {
     root: OwnedRoomId,
     suggested_only: bool,
     max_depth: Option<u64>,
+    /// Whether it shows every room of this server, as to an administrator.
+    sees_all: bool,
 }
 
 impl Walk {
@@ -498,10 +524,17 @@ struct PageToken {
 impl PageToken {
     const PURPOSE: &str = "page of a space";
 
+    const PURPOSE_WITH_ALL_ROOMS: &str = "page of a space with all rooms";
+
+    const fn purpose(walk: &Walk) -> &'static str {
+        if walk.sees_all { Self::PURPOSE_WITH_ALL_ROOMS } else { Self::PURPOSE }
+    }
+
     fn write(self, cx: &Cx<Server>, walk: &Walk) -> String {
         let way = if self.as_of { 'm' } else { 'p' };
         let position = format!("{}.{}.{way}", cx.app.token(self.at), self.passed);
-        let mac = cx.app.signing.lasting.mac(Self::PURPOSE, &Self::signed(cx, walk, &position));
+        let signed = Self::signed(cx, walk, &position);
+        let mac = cx.app.signing.lasting.mac(Self::purpose(walk), &signed);
         format!("{position}.{mac}")
     }
 
@@ -518,7 +551,8 @@ impl PageToken {
             )
         };
         let (position, mac) = token.rsplit_once('.').ok_or_else(unknown)?;
-        if !cx.app.signing.lasting.is_mac(Self::PURPOSE, &Self::signed(cx, walk, position), mac) {
+        let signed = Self::signed(cx, walk, position);
+        if !cx.app.signing.lasting.is_mac(Self::purpose(walk), &signed, mac) {
             return Err(unknown());
         }
         let mut parts = position.splitn(3, '.');

@@ -28,6 +28,7 @@ pub(in crate::api) async fn hierarchy_for_server(
         state: &cx.app.engine.state(),
         events: cx.app.engine.events(),
         user_id: None,
+        sees_all: false,
         at: cx.app.engine.head().offset(),
         federates_as: None,
     };
@@ -38,7 +39,7 @@ pub(in crate::api) async fn hierarchy_for_server(
         if !look.server_may_know_of(&room, server)? {
             return Err(hidden());
         }
-        let walk = Walk { root: room_id, suggested_only, max_depth: Some(0) };
+        let walk = Walk { root: room_id, suggested_only, max_depth: Some(0), sees_all: false };
         let (descriptions, state) = (&cx.app.listing.descriptions, Paused::default());
         let mut rooms = Rooms { walk: &walk, then: look, now: look, descriptions, state };
         let children = rooms.children(&room)?;

@@ -72,7 +72,8 @@ impl World {
         let state = self.engine.state();
         let (at, events) = (self.engine.head().offset(), self.engine.events());
         let user_id = Some(&*self.ann);
-        let look = SpaceView { state: &state, events, user_id, at, federates_as: None };
+        let look =
+            SpaceView { state: &state, events, user_id, sees_all: false, at, federates_as: None };
         let descriptions = Descriptions::default();
         let (page, looks) = work::counted(|| {
             let mut rooms = walk.rooms(look, look, &descriptions, from).unwrap();
@@ -103,7 +104,7 @@ async fn the_cost_of_a_page_does_not_depend_on_its_position() {
     for leaf in &leaves {
         world.add(&root, leaf.as_str(), "test").await;
     }
-    let walk = Walk { root, suggested_only: false, max_depth: None };
+    let walk = Walk { root, suggested_only: false, max_depth: None, sees_all: false };
     let whole = world.page(&walk, None, usize::MAX).0;
     assert_eq!(whole.len(), 61);
     let (mut seen, first, _) = world.page(&walk, None, 5);
@@ -128,9 +129,10 @@ async fn a_space_with_large_child_events_shows_the_newest_ones() {
     let state = world.engine.state();
     let (at, events) = (world.engine.head().offset(), world.engine.events());
     let user_id = Some(&*world.ann);
-    let look = SpaceView { state: &state, events, user_id, at, federates_as: None };
+    let look =
+        SpaceView { state: &state, events, user_id, sees_all: false, at, federates_as: None };
     let descriptions = Descriptions::default();
-    let walk = Walk { root: root.clone(), suggested_only: false, max_depth: None };
+    let walk = Walk { root: root.clone(), suggested_only: false, max_depth: None, sees_all: false };
     let mut rooms = walk.rooms(look, look, &descriptions, None).unwrap();
     let Some((Next::Here(room), _)) = rooms.advance().unwrap() else { panic!("no room") };
     let children = rooms.children(&room).unwrap();

@@ -19,6 +19,8 @@ pub(super) struct SpaceView<'a> {
     pub(super) events: &'a EventStore,
     /// `None` for a caller without an account.
     pub(super) user_id: Option<&'a UserId>,
+    /// Whether it shows every room of this server, as to an administrator.
+    pub(super) sees_all: bool,
     pub(super) at: Offset,
     /// The name of this homeserver, where others are asked for rooms that it is not in.
     pub(super) federates_as: Option<&'a ServerName>,
@@ -37,6 +39,10 @@ impl SpaceView<'_> {
     /// Whether the user may see the room's description: they are in it or invited, everyone may
     /// read it, or they could join it or knock.
     pub(super) fn may_know_of(&self, room: &Room) -> Result<bool, ReadError> {
+        if self.sees_all {
+            // Of a room that this server was only invited to it has no description.
+            return Ok(room.is_begun());
+        }
         let membership = self.user_id.and_then(|user_id| room.membership(user_id, self.at));
         let membership = membership.map(|(_, membership)| membership);
         if matches!(membership, Some(Membership::Join | Membership::Invite | Membership::Knock)) {
