@@ -28,6 +28,7 @@ pub mod remote_names;
 pub mod rendezvous;
 pub mod requester;
 pub mod samples;
+pub mod sent;
 pub mod spaces;
 pub mod tally;
 pub mod typing;

@@ -5,24 +5,17 @@
 //! again after the next start, and passes over what was redacted.
 
 use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use futures_util::future::join_all;
-use memchr::memmem::Finder;
 use parking_lot::Mutex;
-use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, UserId};
-use serde::{Deserialize, de::IgnoredAny};
-use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
 
+use super::sent::{SentEvent, SentQuery, SentSearch};
 use logcabin_base::{
-    background::Pace,
     limits,
     progress::{self, Work},
-    threads,
 };
 use logcabin_decide::{
     Proposal, Refusal,
@@ -30,18 +23,8 @@ use logcabin_decide::{
 };
 use logcabin_engine::{Engine, ProposeError};
 use logcabin_log::{AppendError, ReadError};
-use logcabin_record::{
-    Command, Offset, Origin, Record,
-    command::{Body as _, RoomEvent, RoomPdu, UserRedactFinish},
-};
+use logcabin_record::{Command, Offset, Origin, command::UserRedactFinish};
 use logcabin_state::{State, UserRedaction};
-
-/// How many records are read at a time.
-const RECORDS: u64 = 1024;
-
-/// One part of the log is searched at a time, however many users' events are redacted: together
-/// they take half of a processor.
-static SEARCHING: Semaphore = Semaphore::const_new(1);
 
 /// The redactions that this process works on.
 static UNDER_WAY: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -54,156 +37,6 @@ pub enum RedactionError {
     /// The log was closed, or the end could not be recorded.
     #[error(transparent)]
     Propose(#[from] ProposeError),
-}
-
-/// An event that is to be redacted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentEvent {
-    pub offset: Offset,
-    pub room_id: OwnedRoomId,
-    pub event_id: OwnedEventId,
-}
-
-/// What is searched for.
-#[derive(Clone, Debug)]
-pub struct SentQuery {
-    pub user_id: OwnedUserId,
-    /// None means all.
-    pub rooms: BTreeSet<OwnedRoomId>,
-    /// This many of the latest events in each room.
-    pub limit: Option<u64>,
-    /// The times of the first and the last event, in milliseconds since the Unix epoch.
-    pub after_ms: Option<u64>,
-    pub before_ms: Option<u64>,
-}
-
-/// A search for what a user sent, from the latest to the first.
-pub struct SentSearch {
-    query: SentQuery,
-    /// How many were found in each room.
-    found: HashMap<OwnedRoomId, u64>,
-    /// The records before this one were not searched yet.
-    until: Offset,
-}
-
-impl SentSearch {
-    /// Searches the records before `until`.
-    pub fn new(query: SentQuery, until: Offset) -> Self {
-        Self { query, found: HashMap::new(), until }
-    }
-
-    /// Searches the next part of the log. `None` at the end of the search.
-    pub async fn next(
-        self,
-        engine: &Arc<Engine>,
-    ) -> Result<Option<(Self, Vec<SentEvent>)>, ReadError> {
-        if self.until <= Offset::new(1) || self.has_enough() {
-            return Ok(None);
-        }
-        // It is never closed.
-        let turn = SEARCHING.acquire().await.ok();
-        let engine = Arc::clone(engine);
-        let searching = threads::spawn_blocking(move || {
-            // Reading the whole log must not slow others down.
-            let mut pace = Pace::begin();
-            let found = self.part(&engine);
-            pace.rest();
-            found
-        });
-        let searched = searching.await;
-        drop(turn);
-        match searched {
-            Ok(found) => found.map(Some),
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
-    }
-
-    fn part(mut self, engine: &Engine) -> Result<(Self, Vec<SentEvent>), ReadError> {
-        let from = self.until.get().saturating_sub(RECORDS).max(1);
-        let count = usize::try_from(self.until.get() - from).unwrap_or(usize::MAX);
-        let records = engine.log().read(Offset::new(from), count)?;
-        self.until = Offset::new(from);
-        let (state, sender) = (engine.state(), as_written(&self.query.user_id));
-        let finder = Finder::new(&sender);
-        let sent = records.iter().rev().filter_map(|record| self.sent(&state, &finder, record));
-        let sent = sent.collect();
-        Ok((self, sent))
-    }
-
-    /// Whether every room that it is about has enough events.
-    fn has_enough(&self) -> bool {
-        let rooms = &self.query.rooms;
-        !rooms.is_empty() && rooms.iter().all(|room_id| self.is_full(room_id))
-    }
-
-    fn is_full(&self, room_id: &OwnedRoomId) -> bool {
-        let found = self.found.get(room_id).copied().unwrap_or(0);
-        self.query.limit.is_some_and(|limit| found >= limit)
-    }
-
-    /// The event in this record, if it is one of those that are searched for.
-    fn sent(&mut self, state: &State, sender: &Finder<'_>, record: &Record) -> Option<SentEvent> {
-        let (kind, offset) = (&*record.header.kind, record.offset());
-        let is_event = kind == RoomEvent::KIND.name || kind == RoomPdu::KIND.name;
-        let payload = record.payload.bytes().filter(|_| is_event)?;
-        sender.find(payload)?;
-        let (Command::RoomEvent(RoomEvent { room_id, event_id, pdu, .. })
-        | Command::RoomPdu(RoomPdu { room_id, event_id, pdu, .. })) = record.command().ok()??
-        else {
-            return None;
-        };
-        let rooms = &self.query.rooms;
-        let is_wanted = rooms.is_empty() || rooms.contains(&room_id);
-        if !is_wanted || self.is_full(&room_id) || !self.query.has(&pdu) {
-            return None;
-        }
-        // An event may have several records, and is shown by one of them.
-        if !state.rooms.get(&room_id)?.shows_event(offset) {
-            return None;
-        }
-        *self.found.entry(room_id.clone()).or_default() += 1;
-        Some(SentEvent { offset, room_id, event_id })
-    }
-}
-
-/// A user's id as the log has it, in JSON.
-fn as_written(user_id: &UserId) -> Vec<u8> {
-    serde_json::to_vec(user_id).unwrap_or_default()
-}
-
-impl SentQuery {
-    /// Whether the user sent it at the time, and said something with it: a message of any type, or
-    /// a join, which has a name and a picture. Without other state, the room would be another.
-    fn has(&self, pdu: &RawValue) -> bool {
-        #[derive(Deserialize)]
-        struct Event<'a> {
-            #[serde(borrow, rename = "type")]
-            event_type: Cow<'a, str>,
-            #[serde(borrow)]
-            sender: Cow<'a, str>,
-            #[serde(default)]
-            origin_server_ts: u64,
-            #[serde(default)]
-            state_key: Option<IgnoredAny>,
-            content: Content<'a>,
-        }
-        #[derive(Deserialize)]
-        struct Content<'a> {
-            #[serde(borrow, default)]
-            membership: Option<&'a RawValue>,
-        }
-        let Ok(event) = serde_json::from_str::<Event<'_>>(pdu.get()) else { return false };
-        let is_join = || {
-            event.event_type == "m.room.member"
-                && event.content.membership.is_some_and(|membership| membership.get() == "\"join\"")
-        };
-        let ts = event.origin_server_ts;
-        event.sender == self.user_id.as_str()
-            && self.after_ms.is_none_or(|after| ts >= after)
-            && self.before_ms.is_none_or(|before| ts <= before)
-            && event.event_type != "m.room.redaction"
-            && (event.state_key.is_none() || is_join())
-    }
 }
 
 /// Continues the redactions that the end of the server interrupted.
@@ -252,7 +85,7 @@ pub async fn go_on(engine: &Arc<Engine>, redaction: UserRedaction) -> Result<(),
                 count(&mut done, (&engine.state(), begun), event, refusal?.err());
             }
         }
-        work.at(begun.get() - rest.until.get());
+        work.at(begun.get() - rest.until().get());
         search = rest;
     }
     recorded(engine, &origin, FinishRedaction(done)).await??;
@@ -321,55 +154,5 @@ fn count(
                 done.failed.insert(event.event_id.clone(), error.to_string());
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_user_is_found_whatever_is_in_the_id() {
-        for id in ["@eve:test", "@a\"b\\c\u{7}:test"] {
-            let user_id = <&UserId>::try_from(id).expect("an id");
-            let payload = json!({ "pdu": { "sender": user_id } }).to_string();
-            let sender = as_written(user_id);
-            assert!(Finder::new(&sender).find(payload.as_bytes()).is_some(), "{payload}");
-        }
-    }
-
-    #[test]
-    fn what_a_user_said_is_redacted_and_the_state_of_rooms_is_not() {
-        let of = |user_id: &str, times: [Option<u64>; 2]| SentQuery {
-            user_id: user_id.try_into().expect("an id"),
-            rooms: BTreeSet::new(),
-            limit: None,
-            after_ms: times[0],
-            before_ms: times[1],
-        };
-        let says = |event_type: &str, state_key: Option<&str>, content: serde_json::Value| {
-            let mut event = json!({
-                "type": event_type, "sender": "@eve:test", "content": content, "origin_server_ts": 5,
-            });
-            if let Some(state_key) = state_key {
-                event["state_key"] = state_key.into();
-            }
-            let pdu = serde_json::value::to_raw_value(&event).expect("JSON");
-            assert!(!of("@ann:test", [None; 2]).has(&pdu));
-            for times in [[Some(6), None], [None, Some(4)]] {
-                assert!(!of("@eve:test", times).has(&pdu));
-            }
-            of("@eve:test", [Some(5), Some(5)]).has(&pdu)
-        };
-        assert!(says("m.room.message", None, json!({ "body": "buy" })));
-        assert!(says("m.reaction", None, json!({})));
-        assert!(says("m.room.member", Some("@eve:test"), json!({ "membership": "join" })));
-        assert!(!says("m.room.member", Some("@eve:test"), json!({ "membership": "leave" })));
-        assert!(!says("m.room.member", Some("@bob:test"), json!({ "membership": "ban" })));
-        assert!(!says("m.room.power_levels", Some(""), json!({})));
-        assert!(!says("m.room.redaction", None, json!({ "reason": "mine" })));
-        assert!(!says("m.room.topic", Some(""), json!({ "membership": 7 })));
     }
 }

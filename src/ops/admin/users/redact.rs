@@ -17,7 +17,10 @@ use crate::admin::{
 use logcabin_base::clock::random_letters;
 use logcabin_decide::{is_local, redaction::BeginRedaction};
 use logcabin_record::{Offset, command::UserRedact};
-use logcabin_service::redactions::{self, RedactionError, SentQuery, SentSearch};
+use logcabin_service::{
+    redactions::{self, RedactionError},
+    sent::{SentQuery, SentSearch},
+};
 use logcabin_state::UserRedaction;
 
 /// The most rooms that one order names.
