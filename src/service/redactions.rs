@@ -12,7 +12,7 @@ use std::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use super::sent::{SentEvent, SentQuery, SentSearch};
+use super::sent::{SentEvent, SentKind, SentQuery, SentSearch};
 use logcabin_base::{
     limits,
     progress::{self, Work},
@@ -65,7 +65,8 @@ pub async fn go_on(engine: &Arc<Engine>, redaction: UserRedaction) -> Result<(),
     };
     let work = Work::about(progress::REDACTION, user_id.as_str(), 0, begun.get());
     let (of, rooms) = (user_id.clone(), rooms.into_iter().collect());
-    let query = SentQuery { user_id: of, rooms, limit, after_ms, before_ms };
+    let kind = SentKind::Said;
+    let query = SentQuery { user_id: of, kind, rooms, limit, after_ms, before_ms };
     let mut search = SentSearch::new(query, begun);
     let (redacted, failures, failed) = (0, 0, BTreeMap::new());
     let mut done = UserRedactFinish { id, user_id, redacted, failures, failed };

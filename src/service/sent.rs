@@ -1,5 +1,5 @@
-//! Searches the log for what a user sent, from the latest to the first. The whole log may have to be
-//! read, because no projection says it: so that takes half of a processor at most.
+//! Searches the log for what a user sent, from the latest to the first. The whole log may have to
+//! be read, because no projection says it: so that takes half of a processor at most.
 
 use std::{
     borrow::Cow,
@@ -33,14 +33,27 @@ static SEARCHING: Semaphore = Semaphore::const_new(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentEvent {
     pub offset: Offset,
+    /// When it was recorded, in milliseconds since the Unix epoch; for an imported event, when its
+    /// source had it.
+    pub happened_ms: u64,
     pub room_id: OwnedRoomId,
     pub event_id: OwnedEventId,
+}
+
+/// A kind of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SentKind {
+    /// What says something: messages of any type, and joins, which have a name and a picture.
+    Said,
+    /// Invites.
+    Invites,
 }
 
 /// What is searched for.
 #[derive(Clone, Debug)]
 pub struct SentQuery {
     pub user_id: OwnedUserId,
+    pub kind: SentKind,
     /// None means all.
     pub rooms: BTreeSet<OwnedRoomId>,
     /// This many of the latest events in each room.
@@ -55,6 +68,8 @@ pub struct SentSearch {
     query: SentQuery,
     /// How many were found in each room.
     found: HashMap<OwnedRoomId, u64>,
+    /// The first record that is searched.
+    first: Offset,
     /// The records before this one were not searched yet.
     until: Offset,
 }
@@ -62,7 +77,13 @@ pub struct SentSearch {
 impl SentSearch {
     /// Searches the records before `until`.
     pub fn new(query: SentQuery, until: Offset) -> Self {
-        Self { query, found: HashMap::new(), until }
+        Self { query, found: HashMap::new(), first: Offset::new(1), until }
+    }
+
+    /// Does not search the records before this one.
+    #[must_use]
+    pub fn back_to(self, first: Offset) -> Self {
+        Self { first: first.max(self.first), ..self }
     }
 
     /// The record before which the log was not searched yet.
@@ -75,7 +96,7 @@ impl SentSearch {
         self,
         engine: &Arc<Engine>,
     ) -> Result<Option<(Self, Vec<SentEvent>)>, ReadError> {
-        if self.until <= Offset::new(1) || self.has_enough() {
+        if self.until <= self.first || self.has_enough() {
             return Ok(None);
         }
         // It is never closed.
@@ -97,7 +118,7 @@ impl SentSearch {
     }
 
     fn part(mut self, engine: &Engine) -> Result<(Self, Vec<SentEvent>), ReadError> {
-        let from = self.until.get().saturating_sub(RECORDS).max(1);
+        let from = self.until.get().saturating_sub(RECORDS).max(self.first.get());
         let count = usize::try_from(self.until.get() - from).unwrap_or(usize::MAX);
         let records = engine.log().read(Offset::new(from), count)?;
         self.until = Offset::new(from);
@@ -140,7 +161,7 @@ impl SentSearch {
             return None;
         }
         *self.found.entry(room_id.clone()).or_default() += 1;
-        Some(SentEvent { offset, room_id, event_id })
+        Some(SentEvent { offset, happened_ms: record.happened_ms(), room_id, event_id })
     }
 }
 
@@ -150,8 +171,8 @@ fn as_written(user_id: &UserId) -> Vec<u8> {
 }
 
 impl SentQuery {
-    /// Whether the user sent it at the time, and said something with it: a message of any type, or
-    /// a join, which has a name and a picture. Without other state, the room would be another.
+    /// Whether the user sent it at the time, and it is of the kind. Of state, only joins say
+    /// something: without other state, the room would be another.
     fn has(&self, pdu: &RawValue) -> bool {
         #[derive(Deserialize)]
         struct Event<'a> {
@@ -171,16 +192,24 @@ impl SentQuery {
             membership: Option<&'a RawValue>,
         }
         let Ok(event) = serde_json::from_str::<Event<'_>>(pdu.get()) else { return false };
-        let is_join = || {
+        let is = |membership: &str| {
             event.event_type == "m.room.member"
-                && event.content.membership.is_some_and(|membership| membership.get() == "\"join\"")
+                && event
+                    .content
+                    .membership
+                    .is_some_and(|of| of.get().trim_matches('"') == membership)
+        };
+        let is_of_kind = || match self.kind {
+            SentKind::Said => {
+                event.event_type != "m.room.redaction" && (event.state_key.is_none() || is("join"))
+            }
+            SentKind::Invites => event.state_key.is_some() && is("invite"),
         };
         let ts = event.origin_server_ts;
         event.sender == self.user_id.as_str()
             && self.after_ms.is_none_or(|after| ts >= after)
             && self.before_ms.is_none_or(|before| ts <= before)
-            && event.event_type != "m.room.redaction"
-            && (event.state_key.is_none() || is_join())
+            && is_of_kind()
     }
 }
 
@@ -204,6 +233,7 @@ mod tests {
     fn what_a_user_said_is_redacted_and_the_state_of_rooms_is_not() {
         let of = |user_id: &str, times: [Option<u64>; 2]| SentQuery {
             user_id: user_id.try_into().expect("an id"),
+            kind: SentKind::Said,
             rooms: BTreeSet::new(),
             limit: None,
             after_ms: times[0],
@@ -231,5 +261,32 @@ mod tests {
         assert!(!says("m.room.power_levels", Some(""), json!({})));
         assert!(!says("m.room.redaction", None, json!({ "reason": "mine" })));
         assert!(!says("m.room.topic", Some(""), json!({ "membership": 7 })));
+    }
+
+    #[test]
+    fn an_invite_is_a_change_of_a_membership_to_invite() {
+        let is_invite = |event_type: &str, state_key: Option<&str>, membership: &str| {
+            let mut event = json!({
+                "type": event_type, "sender": "@eve:test", "origin_server_ts": 5,
+                "content": { "membership": membership },
+            });
+            if let Some(state_key) = state_key {
+                event["state_key"] = state_key.into();
+            }
+            let pdu = serde_json::value::to_raw_value(&event).expect("JSON");
+            let query = SentQuery {
+                user_id: "@eve:test".try_into().expect("an id"),
+                kind: SentKind::Invites,
+                rooms: BTreeSet::new(),
+                limit: None,
+                after_ms: None,
+                before_ms: None,
+            };
+            query.has(&pdu)
+        };
+        assert!(is_invite("m.room.member", Some("@bob:test"), "invite"));
+        assert!(!is_invite("m.room.member", Some("@eve:test"), "join"));
+        assert!(!is_invite("m.room.member", None, "invite"));
+        assert!(!is_invite("m.room.message", Some("@bob:test"), "invite"));
     }
 }

@@ -179,6 +179,8 @@ mod tests {
             "POST /_synapse/admin/v1/room/{room_id}/media/quarantine",
             "POST /_synapse/admin/v1/rooms/{room_id}/make_room_admin",
             "POST /_synapse/admin/v1/user/{user_id}/media/quarantine",
+            "POST /_synapse/admin/v1/users/{user_id}/\
+             _allow_cross_signing_replacement_without_uia",
             "POST /_synapse/admin/v1/users/{user_id}/login",
             "POST account/deactivate",
             "POST appservice/{appservice_id}/ping",

@@ -12,7 +12,7 @@ use crate::{doctor::Doctor, proof};
 use logcabin_base::{clock::random_letters, signed::Signer};
 use logcabin_cluster::Cluster;
 use logcabin_config::{self as config, IdentityServer};
-use logcabin_decide::Refusal;
+use logcabin_decide::{Refusal, is_local};
 use logcabin_engine::{self as engine, Engine, ProposeError};
 use logcabin_log::{ReadError, store::OpenError};
 use logcabin_media::remote::RemoteFiles;
@@ -80,6 +80,8 @@ pub enum ActError {
     NoMedia(String),
     #[error("there is no open report {0}")]
     NoReport(Offset),
+    #[error("{0} has no cross-signing keys")]
+    NoCrossSigning(OwnedUserId),
     #[error("{0}")]
     Unfit(UnfitPassword),
     #[error("the account of {0} is deactivated, which cannot be undone")]
@@ -120,6 +122,10 @@ impl ActError {
             ProposeError::Refused(Refusal::UserDeactivated) => {
                 Self::Deactivated(user_id.to_owned())
             }
+            // In the words for clients, the administrator would be locked.
+            ProposeError::Refused(Refusal::UserLocked) => {
+                Self::Invalid(format!("{user_id} is locked."))
+            }
             other => Self::Propose(other),
         }
     }
@@ -146,6 +152,13 @@ impl ActContext {
         };
         let user_id = user_id.filter(|user_id| self.engine.state().accounts.contains(user_id));
         user_id.ok_or_else(|| ActError::NoUser(name.to_owned()))
+    }
+
+    /// As [`ActContext::user_id`], or the user of another homeserver with this id.
+    pub(super) fn user_anywhere(&self, name: &str) -> Result<OwnedUserId, ActError> {
+        let elsewhere = UserId::parse(name).ok();
+        let elsewhere = elsewhere.filter(|user_id| !is_local(&self.engine.env().server, user_id));
+        elsewhere.map_or_else(|| self.user_id(name), Ok)
     }
 
     /// As [`ActContext::user_id`], if the account is not deactivated.

@@ -34,8 +34,8 @@ use super::{
         UpdateRegistrationToken,
     },
     users::{
-        CreateUser, Deactivate, EraseUser, ImportUser, ListUsers, LogInAs, LogOut, RedactUser,
-        RenameDevice, ResetPassword, SetProfile, SetStatus, ShowUser,
+        CreateDevice, CreateUser, Deactivate, EraseUser, ImportUser, ListUsers, LogInAs, LogOut,
+        PermitReset, RedactUser, RenameDevice, ResetPassword, SetProfile, SetStatus, ShowUser,
     },
     work::ListWork,
 };
@@ -99,6 +99,7 @@ const HANDLERS: &[KnownAct] = handlers![
     BlockRoom,
     ClusterStatus,
     CompareSnapshots,
+    CreateDevice,
     CreateRegistrationToken,
     CreateUser,
     Deactivate,
@@ -127,6 +128,7 @@ const HANDLERS: &[KnownAct] = handlers![
     MediaStatistics,
     NewKey,
     NoteBackup,
+    PermitReset,
     ProtectMedia,
     Prove,
     PurgeRemoteMedia,

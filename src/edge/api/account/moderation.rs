@@ -107,6 +107,9 @@ pub(crate) async fn whois(
     if request.user_id != cx.caller.user_id {
         cx.must_be_admin()?;
     }
+    if request.user_id.server_name() != cx.app.config.server.name {
+        return Err(ApiError::invalid_param("This user is not of this server."));
+    }
     let account = cx.app.engine.state().accounts.get(&request.user_id);
     let account = account.ok_or_else(|| ApiError::not_found("There is no such user."))?;
     let mut response = get_user_info::Response::new();

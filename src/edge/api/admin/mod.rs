@@ -9,6 +9,7 @@
 
 pub(super) mod changes;
 mod events;
+mod features;
 mod federation;
 mod media;
 mod notices;
@@ -17,6 +18,7 @@ mod redactions;
 mod reports;
 mod rooms;
 mod settings;
+mod statistics;
 mod tasks;
 mod tokens;
 mod users;
@@ -50,15 +52,21 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(users::joined_rooms, ADMINISTRATORS)
         .on(users::parts, ADMINISTRATORS)
         .on(users::devices, ADMINISTRATORS)
+        .on(users::create_device, ADMINISTRATORS)
         .on(users::device, ADMINISTRATORS)
         .on(users::rename_device, ADMINISTRATORS)
         .on(users::delete_device, ADMINISTRATORS)
         .on(users::delete_devices, ADMINISTRATORS)
+        .on(users::permit_reset, ADMINISTRATORS.body_optional())
         .on(users::is_free, ADMINISTRATORS)
         .on(users::by_link, ADMINISTRATORS)
         .on(users::by_threepid, ADMINISTRATORS)
         .on(settings::pushers, ADMINISTRATORS)
         .on(settings::account_data, ADMINISTRATORS)
+        .on(features::get, ADMINISTRATORS)
+        .on(features::put, ADMINISTRATORS)
+        .on(statistics::invites, ADMINISTRATORS)
+        .on(statistics::joins, ADMINISTRATORS)
         .on(redactions::redact, ADMINISTRATORS)
         .on(redactions::status, ADMINISTRATORS)
         // Rooms
@@ -80,6 +88,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(events::context, ADMINISTRATORS)
         .on(events::closest, ADMINISTRATORS)
         .on(events::extremities, ADMINISTRATORS)
+        .on(statistics::rooms, ADMINISTRATORS)
         // Other homeservers
         .on(federation::list, ADMINISTRATORS)
         .on(federation::get, ADMINISTRATORS)
@@ -114,6 +123,9 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(reports::list, ADMINISTRATORS)
         .on(reports::get, ADMINISTRATORS)
         .on(reports::delete, ADMINISTRATORS)
+        .on(reports::list_of_users, ADMINISTRATORS)
+        .on(reports::get_of_user, ADMINISTRATORS)
+        .on(reports::delete_of_user, ADMINISTRATORS)
 }
 
 endpoint! {

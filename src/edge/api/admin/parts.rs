@@ -170,6 +170,7 @@ impl From<ActError> for ApiError {
             | ActError::NoMedia(_)
             | ActError::NoDestination(_)
             | ActError::NoReport(_)
+            | ActError::NoCrossSigning(_)
             | ActError::NoToken => Self::not_found(text),
             ActError::Taken(_) => Self::new(ErrorCode::UserInUse, text),
             ActError::Deactivated(_) => {

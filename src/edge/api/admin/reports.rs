@@ -1,8 +1,8 @@
-//! Reports. Tools only know reports of events; `?kind=` selects those of a `room` or a `user`, or
-//! `all`.
+//! Reports. `event_reports` lists those of events; `?kind=` selects those of a `room` or a `user`,
+//! or `all`. `user_reports` has those of users in the form that tools know.
 
-use ruma::api::auth_scheme::AccessToken;
-use serde_json::json;
+use ruma::{UserId, api::auth_scheme::AccessToken};
+use serde_json::{Value, json};
 
 use super::parts::{ActParameters, AdminParts as _, PageOf, nothing, page_of};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     http::{ApiError, Cx, Json, endpoint},
 };
 use logcabin_base::background::at_length;
-use logcabin_ops::admin::reports::{self, RemoveReport};
+use logcabin_ops::admin::reports::{self, RemoveReport, ReportSummary};
 use logcabin_record::Offset;
 use logcabin_state::reports::Report;
 
@@ -83,5 +83,86 @@ endpoint! {
 
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
     let id = id(&request.report_id)?;
+    cx.act(RemoveReport { id }, request.terms, nothing).await
+}
+
+endpoint! {
+    /// `GET …/user_reports`
+    pub(super) struct ListOfUsers = GET "/_synapse/admin/v1/user_reports";
+    for AccessToken;
+    {
+        page: PageOf = page,
+        user_id: Option<String> = parameter,
+        target_user_id: Option<String> = parameter,
+        dir: Option<bool> = backwards,
+    }
+}
+
+/// The reports of users alone, the newest first.
+pub(super) async fn list_of_users(cx: Cx<Server>, request: ListOfUsers) -> Result<Json, ApiError> {
+    let ListOfUsers { page, user_id, target_user_id, dir } = request;
+    let has = |part: &Option<String>, user_id: &UserId| {
+        part.as_ref().is_none_or(|part| user_id.as_str().contains(part))
+    };
+    let wanted = |report: &Report| {
+        report.user_id.as_ref().is_some_and(|target| has(&target_user_id, target))
+            && has(&user_id, &report.reporter)
+    };
+    let mut reports = at_length(|| reports::list(&cx.app.context, wanted))?;
+    if dir == Some(false) {
+        reports.reverse();
+    }
+    let total = reports.len();
+    let (reports, next) = page_of(reports, page);
+    let reports: Vec<_> = reports.iter().map(of_user).collect();
+    let mut answer = json!({ "user_reports": reports, "total": total });
+    if let Some(next) = next {
+        answer["next_token"] = next.into();
+    }
+    to_json(&answer)
+}
+
+fn of_user(report: &ReportSummary) -> Value {
+    json!({
+        "id": report.id,
+        "received_ts": report.received_ts,
+        "target_user_id": report.target_user_id,
+        "user_id": report.user_id,
+        "reason": report.reason,
+    })
+}
+
+/// The report of a user that has this id. Reports of anything else have other endpoints.
+fn report_of_user(cx: &Cx<Server>, report_id: &str) -> Result<ReportSummary, ApiError> {
+    let summary = reports::details(&cx.app.context, id(report_id)?)?.summary;
+    let is_of_user = summary.target_user_id.is_some();
+    is_of_user
+        .then_some(summary)
+        .ok_or_else(|| ApiError::not_found("There is no such report of a user."))
+}
+
+endpoint! {
+    /// `GET …/user_reports/{report_id}`
+    pub(super) struct GetOfUser = GET "/_synapse/admin/v1/user_reports/{report_id}";
+    for AccessToken;
+    { report_id: String = path }
+}
+
+pub(super) async fn get_of_user(cx: Cx<Server>, request: GetOfUser) -> Result<Json, ApiError> {
+    to_json(&of_user(&report_of_user(&cx, &request.report_id)?))
+}
+
+endpoint! {
+    /// `DELETE …/user_reports/{report_id}`
+    pub(super) struct DeleteOfUser = DELETE "/_synapse/admin/v1/user_reports/{report_id}";
+    for AccessToken;
+    { report_id: String = path, terms: ActParameters = terms }
+}
+
+pub(super) async fn delete_of_user(
+    cx: Cx<Server>,
+    request: DeleteOfUser,
+) -> Result<Json, ApiError> {
+    let id = report_of_user(&cx, &request.report_id)?.id;
     cx.act(RemoveReport { id }, request.terms, nothing).await
 }

@@ -24,7 +24,7 @@ use logcabin_ops::admin::{
     context::{ActContext, ActError},
     users::{
         self, Changed, CreateUser, ExternalId, LogInAs, LogOut, LoggedInAs, ResetPassword,
-        SetProfile, SetStatus, UserDetails, UserDevice, UserSummary,
+        ResetPermitted, SetProfile, SetStatus, UserDetails, UserDevice, UserSummary,
         search::{self, FoundUser, UserOrder, UserSearch},
     },
 };
@@ -501,8 +501,10 @@ endpoint! {
     { user_id: OwnedUserId = path }
 }
 
-pub(super) async fn whois(cx: Cx<Server>, request: Whois) -> Result<Reply, ApiError> {
-    Reply::typed(moderation::whois(cx, get_user_info::Request::new(request.user_id)).await?)
+/// Tools expect `devices` also of a user who has none.
+pub(super) async fn whois(cx: Cx<Server>, request: Whois) -> Result<Json, ApiError> {
+    let whois = moderation::whois(cx, get_user_info::Request::new(request.user_id)).await?;
+    to_json(&json!({ "user_id": whois.user_id, "devices": whois.devices }))
 }
 
 endpoint! {
@@ -592,6 +594,30 @@ pub(super) async fn devices(cx: Cx<Server>, request: Devices) -> Result<Json, Ap
     to_json(&json!({ "total": devices.len(), "devices": devices }))
 }
 
+/// The device to create.
+#[derive(Deserialize)]
+pub(super) struct NewDeviceBody {
+    device_id: OwnedDeviceId,
+}
+
+endpoint! {
+    /// `POST …/users/{user_id}/devices`
+    pub(super) struct CreateDevice = POST "/_synapse/admin/v2/users/{user_id}/devices";
+    for AccessToken;
+    { user: String = path, body: NewDeviceBody = parameters, terms: ActParameters = terms }
+}
+
+/// Creates a device on which nobody is logged in, unless it is there.
+pub(super) async fn create_device(
+    cx: Cx<Server>,
+    request: CreateDevice,
+) -> Result<Reply, ApiError> {
+    let CreateDevice { user, body: NewDeviceBody { device_id: device }, terms } = request;
+    let status = if terms.dry_run { StatusCode::OK } else { StatusCode::CREATED };
+    let done = cx.act(users::CreateDevice { user, device }, terms, nothing).await?;
+    Ok(Reply::json(done.0).with_status(status))
+}
+
 endpoint! {
     /// `GET …/users/{user_id}/devices/{device_id}`
     pub(super) struct Device = GET "/_synapse/admin/v2/users/{user_id}/devices/{device_id}";
@@ -666,6 +692,23 @@ pub(super) async fn delete_devices(
     let known = users::details(&cx.app.context, &user)?;
     devices.retain(|device| known.logged_in.contains_key(device));
     cx.act(LogOut { user, devices: Some(devices) }, terms, nothing).await
+}
+
+endpoint! {
+    /// `POST …/users/{user_id}/_allow_cross_signing_replacement_without_uia`
+    pub(super) struct PermitReset = POST
+        "/_synapse/admin/v1/users/{user_id}/_allow_cross_signing_replacement_without_uia";
+    for AccessToken;
+    { user: String = path, terms: ActParameters = terms }
+}
+
+/// Lets the user replace their cross-signing keys once, for some minutes.
+pub(super) async fn permit_reset(cx: Cx<Server>, request: PermitReset) -> Result<Json, ApiError> {
+    let PermitReset { user, terms } = request;
+    cx.act(users::PermitReset { user }, terms, |permitted: ResetPermitted| {
+        json!({ "updatable_without_uia_before_ms": permitted.until_ms })
+    })
+    .await
 }
 
 endpoint! {

@@ -70,19 +70,20 @@ pub(crate) fn no_interactive_authentication(
     Err(ApiError::forbidden(format!("This login cannot do this: it is done {page}.")))
 }
 
-/// Makes a session that began by OAuth wait until its user allows the cross-signing keys to be
-/// replaced (client-server API, "OAuth authentication"). Whether it is such a session.
+/// Whether the cross-signing keys may be replaced without user-interactive authentication, because
+/// the user or an administrator allowed it. A session that began by OAuth waits until then
+/// (client-server API, "OAuth authentication").
 pub(crate) fn confirm_reset(
     engine: &Engine,
     server: &config::Server,
     session: &Session,
 ) -> Result<bool, ApiError> {
-    if grant_of(engine, session).is_none() {
-        return Ok(false);
-    }
     let now_ms = engine.clock().now_ms();
     if engine.state().oauth.may_reset(&session.user_id, now_ms) {
         return Ok(true);
+    }
+    if grant_of(engine, session).is_none() {
+        return Ok(false);
     }
     let url = format!("{}?action={RESET}", account_url(server));
     // Under the name of the specification, and of MSC4312.

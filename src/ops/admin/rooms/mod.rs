@@ -2,6 +2,7 @@
 
 mod block;
 mod join;
+mod largest;
 pub mod list;
 mod make_admin;
 pub(crate) mod names;
@@ -15,6 +16,7 @@ mod upgrade;
 
 pub use block::{BlockRoom, Blocked, block_status};
 pub use join::{JoinRoom, Joined};
+pub use largest::largest;
 pub use list::{ListRooms, RoomOrder, RoomSearch, Rooms, list};
 pub use make_admin::{Empowered, MakeRoomAdmin};
 pub use purge::{PurgeRoom, RoomPurged};

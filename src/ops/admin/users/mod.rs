@@ -1,7 +1,9 @@
 //! Acts on users.
 
 mod changed;
+mod counts;
 mod create;
+mod create_device;
 mod deactivate;
 mod elsewhere;
 mod erase;
@@ -9,6 +11,7 @@ mod import;
 mod list;
 mod log_in_as;
 mod log_out;
+mod permit_reset;
 mod redact;
 mod rename_device;
 mod reset_password;
@@ -19,7 +22,9 @@ mod show;
 mod summary;
 
 pub use changed::Changed;
+pub use counts::{rooms_joined, sent_invites};
 pub use create::{CreateUser, Created};
+pub use create_device::CreateDevice;
 pub use deactivate::{Deactivate, Deactivated};
 pub use elsewhere::rooms_elsewhere;
 pub use erase::{EraseUser, UserErased};
@@ -27,6 +32,7 @@ pub use import::ImportUser;
 pub use list::{Filter, ListUsers, Users};
 pub use log_in_as::{LogInAs, LoggedInAs};
 pub use log_out::{LogOut, LoggedOut};
+pub use permit_reset::{PermitReset, ResetPermitted};
 pub use redact::{RedactUser, RedactionStatus, redaction_status};
 pub use rename_device::RenameDevice;
 pub use reset_password::ResetPassword;

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, UserId};
+use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{
@@ -15,11 +15,11 @@ use crate::admin::{
     rooms::SAY_BYTES,
 };
 use logcabin_base::clock::random_letters;
-use logcabin_decide::{is_local, redaction::BeginRedaction};
+use logcabin_decide::redaction::BeginRedaction;
 use logcabin_record::{Offset, command::UserRedact};
 use logcabin_service::{
     redactions::{self, RedactionError},
-    sent::{SentQuery, SentSearch},
+    sent::{SentKind, SentQuery, SentSearch},
 };
 use logcabin_state::UserRedaction;
 
@@ -116,7 +116,8 @@ impl Act for RedactUser {
         let engine = &context.engine;
         let until = engine.state().applied().next();
         let (of, rooms) = (user_id.clone(), rooms.into_iter().collect());
-        let query = SentQuery { user_id: of, rooms, limit, after_ms, before_ms };
+        let kind = SentKind::Said;
+        let query = SentQuery { user_id: of, kind, rooms, limit, after_ms, before_ms };
         let mut search = SentSearch::new(query, until);
         let (mut events, mut rooms) = (0, BTreeSet::new());
         while let Some((rest, sent)) = search.next(engine).await? {
@@ -162,7 +163,7 @@ impl RedactUser {
             .collect::<Result<_, ActError>>()?;
         Ok(UserRedact {
             id: random_letters(16),
-            user_id: sender(context, user)?,
+            user_id: context.user_anywhere(user)?,
             rooms: rooms.into_iter().collect(),
             limit: *limit,
             after_ms: *after_ms,
@@ -171,13 +172,6 @@ impl RedactUser {
             say: say.clone(),
         })
     }
-}
-
-/// A user of this server by name, or one of another by id.
-fn sender(context: &ActContext, name: &str) -> Result<OwnedUserId, ActError> {
-    let elsewhere = UserId::parse(name).ok();
-    let elsewhere = elsewhere.filter(|user_id| !is_local(&context.engine.env().server, user_id));
-    elsewhere.map_or_else(|| context.user_id(name), Ok)
 }
 
 /// How far the redaction of this id has come, if it is known.

@@ -119,9 +119,15 @@ impl Describe for BrowserSignOut {
 }
 
 impl Describe for KeysPermitReset {
-    fn describe(self, _: &Record, _: String) -> ActorAndText {
+    fn describe(self, record: &Record, who: String) -> ActorAndText {
         let until = Time(self.until_ms);
-        let text = format!("allows clients to replace the cross-signing keys until {until}");
-        (self.user_id.to_string(), text)
+        let user_id = self.user_id.to_string();
+        if who == user_id || record.header.origin.import().is_some() {
+            let text = format!("allows clients to replace the cross-signing keys until {until}");
+            return (user_id, text);
+        }
+        let text =
+            format!("allows clients of {user_id} to replace the cross-signing keys until {until}");
+        (who, text)
     }
 }

@@ -6,6 +6,7 @@ mod notices;
 mod redactions;
 mod reports;
 mod rooms;
+mod statistics;
 mod tokens;
 mod users;
 
@@ -80,7 +81,7 @@ async fn only_administrators_may_call_any_of_it() {
     let server = server().await;
     let (bob, http) = (user(&server, "bob").await, server.http());
     let endpoints = endpoints();
-    assert!(endpoints.len() > 50, "{endpoints:?}");
+    assert!(endpoints.len() > 75, "{endpoints:?}");
     for (method, path) in endpoints {
         let body = (method != "GET").then(|| json!({ "block": true, "user_id": "@a:e2e.test" }));
         let path = path.replace(['{', '}'], "");
@@ -192,5 +193,27 @@ async fn what_cannot_be_is_refused_with_the_code_for_it() {
         let shown = answer.to_string();
         assert!(answer.body["error"].is_string(), "{shown}");
         answer.refused(status, code);
+    }
+}
+
+/// As `docs/administration.md` says.
+#[tokio::test]
+async fn endpoints_that_make_no_sense_here_are_not_served() {
+    let server = server().await;
+    let admin = admin(&server).await;
+    let (user, room) = (encode(&admin.user_id), "!none:e2e.test");
+    for (method, path, status) in [
+        ("POST", "/v1/account_validity/validity".to_owned(), 404),
+        ("GET", "/v1/background_updates/status".to_owned(), 404),
+        ("POST", format!("/v1/purge_history/{room}"), 404),
+        ("GET", "/v1/purge_history_status/none".to_owned(), 404),
+        ("DELETE", format!("/v1/rooms/{room}/forward_extremities"), 405),
+        ("GET", format!("/v1/users/{user}/override_ratelimit"), 404),
+        ("POST", format!("/v1/users/{user}/shadow_ban"), 404),
+        ("GET", format!("/v1/search_users/{user}?term=a"), 404),
+        ("GET", "/v1/media/quarantine_changes".to_owned(), 404),
+    ] {
+        let body = (method != "GET").then(|| json!({}));
+        admin.administer(method, &path, body).await.refused(status, "M_UNRECOGNIZED");
     }
 }

@@ -82,3 +82,65 @@ async fn reports_are_listed_shown_and_dealt_with_also_over_a_restart() {
         assert!(words.contains(&said), "no {said:?} in {words}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reports_of_users_are_listed_shown_and_closed_apart_from_others() {
+    let server = TestServer::start().await;
+    let (admin, ann) = (admin(&server).await, server.register("ann").await);
+    let (bob, cas) = (server.register("bob").await, server.register("cas").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    let event_id = ann.send_text(&room_id, "1", "rude words").await;
+    bob.join(&room_id).await.ok();
+    let of_event = format!("/rooms/{}/report/{}", encode(&room_id), encode(&event_id));
+    bob.post(&of_event, json!({ "reason": "rude" })).await.ok();
+    for (by, target, reason) in [(&bob, &ann, "one"), (&bob, &cas, "two"), (&cas, &ann, "three")] {
+        let path = format!("/users/{}/report", encode(&target.user_id));
+        by.post(&path, json!({ "reason": reason })).await.ok();
+    }
+
+    let list = async |query: &str| {
+        admin.administer("GET", &format!("/v1/user_reports{query}"), None).await.ok()
+    };
+    let reasons = async |query: &str| each(&list(query).await["user_reports"], "/reason");
+    let all = list("").await;
+    assert_eq!(all["total"], 3, "{all}");
+    assert!(all.get("next_token").is_none(), "{all}");
+    assert_eq!(reasons("").await, ["three", "two", "one"]);
+    assert_eq!(reasons("?dir=f").await, ["one", "two", "three"]);
+    assert_eq!(reasons("?user_id=bob").await, ["two", "one"]);
+    let of_ann = encode(&ann.user_id);
+    assert_eq!(reasons(&format!("?target_user_id={of_ann}")).await, ["three", "one"]);
+    assert_eq!(reasons(&format!("?target_user_id={of_ann}&user_id=cas")).await, ["three"]);
+    assert_eq!(reasons("?user_id=nobody").await, Vec::<String>::new());
+    let page = list("?limit=2").await;
+    assert_eq!((&page["next_token"], &page["total"]), (&json!(2), &json!(3)), "{page}");
+    assert_eq!(reasons("?limit=2&from=2").await, ["one"]);
+
+    let one = all["user_reports"][2].clone();
+    let path = format!("/v1/user_reports/{}", one["id"]);
+    let expected = json!({
+        "id": one["id"], "received_ts": one["received_ts"], "user_id": bob.user_id,
+        "target_user_id": ann.user_id, "reason": "one",
+    });
+    assert_eq!(one, expected);
+    assert!(one["received_ts"].as_u64() > Some(1_700_000_000_000), "{one}");
+    assert_eq!(admin.administer("GET", &path, None).await.ok(), expected);
+    let said = dry_run(&server, &admin, "DELETE", &path, json!({})).await;
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(admin.administer("DELETE", &path, None).await.ok(), json!({}));
+    for method in ["GET", "DELETE"] {
+        admin.administer(method, &path, None).await.refused(404, "M_NOT_FOUND");
+    }
+    assert_eq!(reasons("").await, ["three", "two"]);
+
+    // The report of an event has other endpoints.
+    let events = admin.administer("GET", "/v1/event_reports", None).await.ok();
+    let other = format!("/v1/user_reports/{}", events["event_reports"][0]["id"]);
+    for method in ["GET", "DELETE"] {
+        admin.administer(method, &other, None).await.refused(404, "M_NOT_FOUND");
+        let none = "/v1/user_reports/none";
+        admin.administer(method, none, None).await.refused(400, "M_INVALID_PARAM");
+    }
+    let events = admin.administer("GET", "/v1/event_reports", None).await.ok();
+    assert_eq!(events["total"], 1, "{events}");
+}

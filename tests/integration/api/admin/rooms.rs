@@ -480,3 +480,115 @@ async fn an_operator_redacts_an_event_in_the_name_of_a_member_who_may() {
     assert!(words.contains("did so because: raid"), "{words}");
     assert_verifies(&data_dir);
 }
+
+/// Lets the clock go on, so that what comes next has another time.
+async fn tick() {
+    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_event_closest_to_a_time_is_found_whoever_may_see_it() {
+    let server = server().await;
+    let (admin, ann) = (admin(&server).await, user(&server, "ann").await);
+    let private = json!({
+        "initial_state": [{ "type": "m.room.history_visibility",
+                            "content": { "history_visibility": "joined" } }],
+    });
+    let room_id = ann.create_room(private).await;
+    let mut sent = Vec::new();
+    for text in ["first", "second"] {
+        tick().await;
+        let event_id = ann.send_text(&room_id, text, text).await;
+        let event = ann.get_room(&room_id, &format!("/event/{}", encode(&event_id))).await.ok();
+        sent.push((event_id, event["origin_server_ts"].as_u64().expect("a time")));
+        tick().await;
+    }
+    let [(first, at_first), (second, at_second)] = &sent[..] else { panic!("two events") };
+    let closest = async |query: &str| {
+        let path = of_room(&room_id, &format!("/timestamp_to_event{query}"));
+        admin.administer("GET", &path, None).await
+    };
+    let is = |event_id: &str, ts: &u64| json!({ "event_id": event_id, "origin_server_ts": ts });
+    for (query, expected) in [
+        (format!("?ts={}&dir=f", at_first + 1), is(second, at_second)),
+        (format!("?ts={}", at_first + 1), is(second, at_second)),
+        (format!("?ts={at_first}"), is(first, at_first)),
+        (format!("?ts={}&dir=b", at_second - 1), is(first, at_first)),
+        (format!("?ts={}&dir=b", u64::MAX), is(second, at_second)),
+    ] {
+        assert_eq!(closest(&query).await.ok(), expected, "{query}");
+    }
+    // The administrator is not in the room, and sees nothing of it as a user.
+    let as_user = format!(
+        "/_matrix/client/v1/rooms/{}/timestamp_to_event?ts={at_first}&dir=f",
+        encode(&room_id)
+    );
+    let refused = admin.http.request("GET", &as_user, Some(&admin.access_token), None).await;
+    refused.refused(403, "M_FORBIDDEN");
+    closest(&format!("?ts={}", at_second + 1)).await.refused(404, "M_NOT_FOUND");
+    closest("?ts=0&dir=b").await.refused(404, "M_NOT_FOUND");
+    closest("").await.refused(400, "M_MISSING_PARAM");
+    closest("?ts=-1").await.refused(400, "M_INVALID_PARAM");
+    closest("?ts=1&dir=x").await.refused(400, "M_INVALID_PARAM");
+    let none = "/v1/rooms/!none:e2e.test/timestamp_to_event?ts=1";
+    admin.administer("GET", none, None).await.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_space_shows_an_administrator_every_room_in_it_page_by_page() {
+    let server = server().await;
+    let (admin, ann) = (admin(&server).await, user(&server, "ann").await);
+    let space = |name: &str| json!({ "name": name, "creation_content": { "type": "m.space" } });
+    let root = ann.create_room(space("root")).await;
+    let inner = ann.create_room(space("inner")).await;
+    let mut rooms = Vec::new();
+    for name in ["a", "b"] {
+        rooms.push(ann.create_room(json!({ "name": name })).await);
+    }
+    for (of, child, order) in
+        [(&root, &inner, "1"), (&root, &rooms[1], "2"), (&inner, &rooms[0], "1")]
+    {
+        let content = json!({ "via": ["e2e.test"], "order": order });
+        ann.set_state(of, "m.space.child", child, &content).await.ok();
+    }
+    let elsewhere = json!({ "via": ["elsewhere.test"], "order": "0" });
+    ann.set_state(&root, "m.space.child", "!x:elsewhere.test", &elsewhere).await.ok();
+
+    let hierarchy = async |query: &str| {
+        admin.administer("GET", &of_room(&root, &format!("/hierarchy{query}")), None).await
+    };
+    let whole = hierarchy("").await.ok();
+    let all = [&root, &inner, &rooms[0], &rooms[1]].map(Clone::clone);
+    assert_eq!(each(&whole["rooms"], "/room_id"), all, "{whole}");
+    assert!(whole.get("next_batch").is_none(), "{whole}");
+    let first = &whole["rooms"][0];
+    assert_eq!((&first["name"], &first["room_type"]), (&json!("root"), &json!("m.space")));
+    assert_eq!((&first["num_joined_members"], &first["join_rule"]), (&json!(1), &json!("invite")));
+    let children = ["!x:elsewhere.test", &inner, &rooms[1]];
+    assert_eq!(each(&first["children_state"], "/state_key"), children);
+    let top = hierarchy("?max_depth=0").await.ok();
+    assert_eq!(each(&top["rooms"], "/room_id"), std::slice::from_ref(&root));
+    let upper = hierarchy("?max_depth=1").await.ok();
+    let expected = [&root, &inner, &rooms[1]].map(Clone::clone);
+    assert_eq!(each(&upper["rooms"], "/room_id"), expected);
+
+    let page = hierarchy("?limit=3").await.ok();
+    assert_eq!(each(&page["rooms"], "/room_id"), all[..3]);
+    let from = encode(page["next_batch"].as_str().expect("there is more"));
+    let rest = hierarchy(&format!("?limit=3&from={from}")).await.ok();
+    assert_eq!(each(&rest["rooms"], "/room_id"), all[3..]);
+    assert!(rest.get("next_batch").is_none(), "{rest}");
+
+    // For the same person as a user, there is no such space, also with a token.
+    for query in [String::new(), format!("?from={from}")] {
+        let path = format!("/_matrix/client/v1/rooms/{}/hierarchy{query}", encode(&root));
+        let answer = admin.http.request("GET", &path, Some(&admin.access_token), None).await;
+        assert!([400, 403].contains(&answer.status), "{answer}");
+    }
+    for query in ["?limit=0", "?limit=-1", "?max_depth=x", "?from=nonsense"] {
+        hierarchy(query).await.refused(400, "M_INVALID_PARAM");
+    }
+    hierarchy(&format!("?max_depth=1&from={from}")).await.refused(400, "M_INVALID_PARAM");
+    let none = "/v1/rooms/!none:e2e.test/hierarchy";
+    admin.administer("GET", none, None).await.refused(404, "M_NOT_FOUND");
+}

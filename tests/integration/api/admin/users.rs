@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{each, unique};
+use super::super::{each, encryption::Key, unique};
 use super::{admin, dry_run, server, user};
 use crate::administration::{command, done, history};
 use crate::crash::assert_verifies;
@@ -297,4 +297,124 @@ async fn an_administrator_reads_a_users_pushers_and_account_data() {
         let path = format!("/v1/users/@nobody:e2e.test/{what}");
         admin.administer("GET", &path, None).await.refused(404, "M_NOT_FOUND");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_is_created_on_which_nobody_is_logged_in() {
+    let server = server().await;
+    let (admin, bob) = (admin(&server).await, user(&server, "bob").await);
+    let path = format!("{}/devices", of(&bob.user_id));
+    let create = async |device_id: &str| {
+        admin.administer("POST", &path, Some(json!({ "device_id": device_id }))).await
+    };
+    let said = dry_run(&server, &admin, "POST", &path, json!({ "device_id": "NEW" })).await;
+    assert_eq!(said.len(), 1, "{said:?}");
+    // What is there stays as it is.
+    for device_id in ["NEW", "NEW", &bob.device_id] {
+        let created = create(device_id).await;
+        assert_eq!((created.status, &created.body), (201, &json!({})), "{created}");
+    }
+    bob.get("/account/whoami").await.ok();
+    let devices = admin.administer("GET", &path, None).await.ok();
+    let mut ids = each(&devices["devices"], "/device_id");
+    ids.sort_unstable();
+    let mut expected = [bob.device_id.clone(), "NEW".to_owned()];
+    expected.sort_unstable();
+    assert_eq!(ids, expected, "{devices}");
+    let own = bob.get("/devices/NEW").await.ok();
+    assert_eq!(own["device_id"], "NEW", "{own}");
+
+    // Somebody who logs in with its name has it.
+    let login = json!({
+        "type": "m.login.password", "password": super::super::PASSWORD, "device_id": "NEW",
+        "identifier": { "type": "m.id.user", "user": bob.user_id },
+    });
+    let logged_in = bob.post("/login", login).await.ok();
+    assert_eq!(logged_in["device_id"], "NEW", "{logged_in}");
+    let own = bob.get("/devices").await.ok();
+    assert_eq!(own["devices"].as_array().map(Vec::len), Some(2), "{own}");
+
+    admin.administer("POST", &path, Some(json!({}))).await.refused(400, "M_MISSING_PARAM");
+    create("").await.refused(400, "M_INVALID_PARAM");
+    create(&"x".repeat(1000)).await.refused(400, "M_INVALID_PARAM");
+    let body = Some(json!({ "device_id": "NEW" }));
+    let nobody = "/v2/users/@nobody:e2e.test/devices";
+    admin.administer("POST", nobody, body.clone()).await.refused(404, "M_NOT_FOUND");
+    let lock = async |locked: bool| {
+        admin.administer("PUT", &of(&bob.user_id), Some(json!({ "locked": locked }))).await.ok()
+    };
+    lock(true).await;
+    create("NEWER").await.refused(400, "M_INVALID_PARAM");
+    lock(false).await;
+    done(command("user", server.data_dir(), &format!("deactivate {} --yes", bob.user_id), ""));
+    admin.administer("POST", &path, body).await.refused(400, "M_USER_DEACTIVATED");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_administrator_lets_a_user_replace_the_cross_signing_keys_once() {
+    let server = server().await;
+    let (admin, bob) = (admin(&server).await, user(&server, "bob").await);
+    let of_bob =
+        format!("/v1/users/{}/_allow_cross_signing_replacement_without_uia", encode(&bob.user_id));
+    admin.administer("POST", &of_bob, Some(json!({}))).await.refused(404, "M_NOT_FOUND");
+    let upload = async || {
+        let keys = json!({ "master_key": Key::new("").cross_signing(&bob, "master") });
+        bob.post("/keys/device_signing/upload", keys).await
+    };
+    upload().await.ok();
+    assert_eq!(upload().await.status, 401);
+
+    let said = dry_run(&server, &admin, "POST", &of_bob, json!({})).await;
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(upload().await.status, 401);
+    let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let before = u64::try_from(before.expect("a time").as_millis()).expect("a time");
+    // Synapse takes it without a body, too.
+    let allowed = admin.administer("POST", &of_bob, None).await.ok();
+    let until = allowed["updatable_without_uia_before_ms"].as_u64().expect("a time");
+    assert!((before + 500_000..before + 700_000).contains(&until), "{until} after {before}");
+    upload().await.ok();
+    assert_eq!(upload().await.status, 401, "it was for one replacement");
+
+    let nobody = "/v1/users/@nobody:e2e.test/_allow_cross_signing_replacement_without_uia";
+    admin.administer("POST", nobody, Some(json!({}))).await.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn features_that_are_for_everyone_are_told_and_not_changed() {
+    let server = server().await;
+    let (admin, bob) = (admin(&server).await, user(&server, "bob").await);
+    let path = format!("/v1/experimental_features/{}", encode(&bob.user_id));
+    let features = json!({ "features": { "msc3881": false, "msc3575": true, "msc4222": true } });
+    assert_eq!(admin.administer("GET", &path, None).await.ok(), features);
+    let put = async |features: Value| {
+        admin.administer("PUT", &path, Some(json!({ "features": features }))).await
+    };
+    assert_eq!(admin.administer("PUT", &path, Some(features)).await.ok(), json!({}));
+    put(json!({ "msc3575": true, "msc4222": false })).await.refused(400, "M_INVALID_PARAM");
+    put(json!({ "msc3881": true })).await.refused(400, "M_INVALID_PARAM");
+    put(json!({ "msc1": true })).await.refused(400, "M_INVALID_PARAM");
+    admin.administer("PUT", &path, Some(json!({}))).await.refused(400, "M_MISSING_PARAM");
+    let nobody = "/v1/experimental_features/@nobody:e2e.test";
+    admin.administer("GET", nobody, None).await.refused(404, "M_NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deactivated_user_is_found_without_devices_and_rooms() {
+    let server = server().await;
+    let (admin, bob) = (admin(&server).await, user(&server, "bob").await);
+    let room_id = bob.create_room(json!({})).await;
+    done(command("user", server.data_dir(), &format!("deactivate {} --yes", bob.user_id), ""));
+    let read = async |path: String| admin.administer("GET", &path, None).await;
+    let id = encode(&bob.user_id);
+    let whois = read(format!("/v1/whois/{id}")).await.ok();
+    assert_eq!(whois, json!({ "user_id": bob.user_id, "devices": {} }));
+    let rooms = read(format!("/v1/users/{id}/joined_rooms")).await.ok();
+    assert_eq!(rooms, json!({ "joined_rooms": [], "total": 0 }));
+    let parts = read(format!("/v1/users/{id}/memberships")).await.ok();
+    assert_eq!(parts, json!({ "memberships": { (room_id): "leave" } }));
+    let devices = read(format!("/v2/users/{id}/devices")).await.ok();
+    assert_eq!(devices, json!({ "devices": [], "total": 0 }));
+    read("/v1/whois/@bob:elsewhere.test".to_owned()).await.refused(400, "M_INVALID_PARAM");
+    read("/v1/whois/@nobody:e2e.test".to_owned()).await.refused(404, "M_NOT_FOUND");
 }
