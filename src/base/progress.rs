@@ -31,6 +31,12 @@ pub const SEARCH_FOR_ROOM: &str = "Searches the log for what a purge takes";
 /// The members of a room leave it, because it is shut down or purged.
 pub const DEPARTURE: &str = "Makes the members of a room leave";
 
+/// A user is kicked or banned from many rooms, or many invites are rejected.
+pub const MODERATION: &str = "Changes memberships";
+
+/// The history of a room is purged.
+pub const HISTORY: &str = "Purges the history of a room";
+
 /// What a user sent is redacted.
 pub const REDACTION: &str = "Redacts what a user sent";
 

@@ -26,11 +26,13 @@ mod erasure;
 mod export;
 mod federation;
 mod history;
+mod history_purge;
 mod import;
 #[cfg(feature = "import")]
 mod import_synapse;
 mod import_user;
 mod media;
+mod moderation;
 mod notice;
 mod password;
 mod prove;
@@ -46,6 +48,7 @@ mod setup;
 mod shell;
 mod snapshot;
 pub mod telemetry;
+mod undo;
 mod user;
 mod verify;
 mod work;
@@ -107,6 +110,7 @@ enum Command {
     Notice(notice::Notice),
     Media(media::Media),
     Report(report::Report),
+    Undo(undo::Undo),
     Work(work::Work),
     Completions(shell::Completions),
     Man(shell::Man),
@@ -157,6 +161,7 @@ impl Cli {
             Some(Command::Notice(notice)) => notice.run(),
             Some(Command::Media(media)) => media.run(),
             Some(Command::Report(report)) => report.run(),
+            Some(Command::Undo(undo)) => undo.run(),
             Some(Command::Work(work)) => work.run(),
             Some(Command::Completions(completions)) => completions.run(),
             Some(Command::Man(man)) => man.run(),

@@ -73,7 +73,7 @@ impl RedactUser {
 }
 
 /// A time, in milliseconds since the Unix epoch.
-fn time(text: &str) -> Result<u64, String> {
+pub(super) fn time(text: &str) -> Result<u64, String> {
     match text.parse().map_err(|error: NoMoment| error.to_string())? {
         Moment::Time(ms) => Ok(ms),
         Moment::Ago(ms) => Ok(Clock::system().now_ms().saturating_sub(ms)),

@@ -28,6 +28,7 @@ pub(super) struct Report {
 enum Command {
     List(List),
     Show(Show),
+    #[command(visible_alias = "close")]
     Remove(Remove),
 }
 
@@ -50,11 +51,17 @@ struct Show {
 }
 
 /// Close a report, which removes it from the list
+///
+/// `logcabin undo` opens it again, by the number of the record that closed it.
 #[derive(Debug, clap::Args)]
 struct Remove {
     /// Its number
     #[arg(value_name = "NUMBER")]
     id: u64,
+
+    /// Tell the reporter this in a server notice
+    #[arg(long, value_name = "TEXT")]
+    tell: Option<String>,
 
     #[command(flatten)]
     options: ActOptions,
@@ -67,9 +74,12 @@ impl Report {
             Command::Show(Show { id, common }) => {
                 common.run(ShowReport { id: Offset::new(id) }, |report| details(report))
             }
-            Command::Remove(Remove { id, options }) => {
-                let act = RemoveReport { id: Offset::new(id) };
-                options.run(act, |ReportRemoved { id }| format!("Closed report {id}.\n"))
+            Command::Remove(Remove { id, tell, options }) => {
+                let act = RemoveReport { id: Offset::new(id), tell };
+                options.run(act, |ReportRemoved { id, told }| match told {
+                    Some(told) => format!("Closed report {id}, and told {told}.\n"),
+                    None => format!("Closed report {id}.\n"),
+                })
             }
         }
     }

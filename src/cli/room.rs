@@ -37,6 +37,7 @@ enum Command {
     Unblock(Change),
     Shutdown(Shutdown),
     Purge(PurgeRoom),
+    PurgeHistory(super::history_purge::PurgeHistory),
     /// Give a user the highest power level that a member of the room can grant
     MakeAdmin(OfUser),
     /// Join a user to a room
@@ -208,6 +209,7 @@ impl Room {
             }
             Command::Shutdown(shutdown) => shutdown.run(),
             Command::Purge(purge) => purge.run(),
+            Command::PurgeHistory(purge) => purge.run(),
             Command::MakeAdmin(OfUser { room, user, options }) => {
                 options.run(MakeRoomAdmin { room, user }, empowered)
             }

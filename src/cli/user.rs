@@ -7,12 +7,13 @@ use ruma::OwnedDeviceId;
 use super::{
     act::{ActOptions, Common},
     columns,
+    moderation::ChangeMember,
     password::new_password,
 };
 use logcabin_ops::{
     admin::users::{
-        self, Changed, Created, Deactivated, Filter, ListUsers, LogOut, LoggedOut, SetStatus,
-        ShowUser, UserDetails, UserSummary, Users,
+        self, ChangeOf, Changed, Created, Deactivated, Filter, ListUsers, LogOut, LoggedOut,
+        SetStatus, ShowUser, UserDetails, UserSummary, Users,
     },
     history::{moment::Time, terminal::clean},
 };
@@ -48,6 +49,19 @@ enum Command {
     Unsuspend(Change),
     Deactivate(Deactivate),
     Redact(super::redaction::RedactUser),
+    /// Kick a user from the rooms that they are in, or from some
+    ///
+    /// It happens in the name of the most powerful local member who may. Where there is none, a
+    /// user of this server leaves, and one of another stays.
+    Kick(ChangeMember),
+    /// Ban a user from the rooms that they are in, or from some
+    ///
+    /// It happens in the name of the most powerful local member who may.
+    Ban(ChangeMember),
+    /// End bans of a user, in all rooms or in some
+    Unban(ChangeMember),
+    RejectInvites(super::moderation::RejectInvites),
+    CleanUp(super::moderation::CleanUp),
     Erase(super::erasure::EraseUser),
     Logout(Logout),
 }
@@ -212,6 +226,11 @@ impl User {
             Command::Unsuspend(change) => change.run("is not suspended", |act| act.2 = Some(false)),
             Command::Deactivate(deactivate) => deactivate.run(),
             Command::Redact(redact) => redact.run(),
+            Command::Kick(change) => change.run(ChangeOf::Kick),
+            Command::Ban(change) => change.run(ChangeOf::Ban),
+            Command::Unban(change) => change.run(ChangeOf::Unban),
+            Command::RejectInvites(reject) => reject.run(),
+            Command::CleanUp(clean_up) => clean_up.run(),
             Command::Erase(erase) => erase.run(),
             Command::Logout(Logout { user, device, options }) => {
                 let devices = device.map(|device| vec![device]);

@@ -19,6 +19,7 @@ mod draft;
 pub mod ephemeral;
 pub mod erasure;
 pub mod federation;
+pub mod history_purge;
 pub mod import;
 pub mod key_backup;
 pub mod keys;
@@ -46,6 +47,7 @@ pub mod sso;
 pub mod status;
 pub mod threepid;
 pub mod to_device;
+pub mod undo;
 pub mod upgrade;
 mod validated;
 

@@ -3,9 +3,10 @@
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, Int, MilliSecondsSinceUnixEpoch, OwnedRoomAliasId,
-    OwnedRoomId, OwnedUserId, UserId,
+    OwnedRoomId, OwnedUserId, RoomId, UserId,
     events::{StateEventType, TimelineEventType, room::member::MembershipState},
     int,
+    state_res::events::RoomPowerLevelsIntField,
 };
 use serde_json::json;
 
@@ -49,6 +50,164 @@ impl<P: Proposal> Proposal for WithReason<P> {
             commit.append(self.stream(), AdminReason { reason: reason.clone() });
         }
         Ok(outcome)
+    }
+}
+
+/// Decides a proposal in the name of a joined local user for whom the room's rules allow it: one of
+/// `first`, or else one who has the power level `field` by name, the most powerful first. Returns
+/// in whose name.
+pub(super) fn in_the_name_of<P: Proposal>(
+    commit: &mut Commit<'_>,
+    room_id: &RoomId,
+    first: &[&UserId],
+    field: RoomPowerLevelsIntField,
+    proposal: impl Fn(&UserId) -> P,
+) -> Result<OwnedUserId, Refusal> {
+    let env = commit.env;
+    let room = commit.room(room_id)?;
+    let mut names = Vec::new();
+    for user_id in first {
+        if is_local(&env.server, user_id)
+            && room.membership(env, user_id)? == Some(Membership::Join)
+        {
+            names.push((*user_id).to_owned());
+        }
+    }
+    names.extend(room.named_with(env, field)?);
+    // Whoever has the level may yet be unable to send such an event, or to act on this user.
+    for sender in names {
+        match proposal(&sender).decide(commit) {
+            Ok(_) => return Ok(sender),
+            Err(Refusal::Forbidden(_)) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    let why = "No user of this server who is in the room may do this.";
+    Err(Refusal::Forbidden(why.to_owned()))
+}
+
+/// What is done with a member of a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// They leave, their invite or their knock ends.
+    Kick,
+    Ban,
+    Unban,
+}
+
+/// Kick, ban or unban a user in the name of a joined local user who may: the one who is named, or
+/// else the most powerful. Where nobody may kick a local user, they leave.
+#[derive(Clone, Debug)]
+pub struct ChangeMember {
+    pub room_id: OwnedRoomId,
+    pub user_id: OwnedUserId,
+    pub change: MemberChange,
+    /// In whose name, if they may.
+    pub by: Option<OwnedUserId>,
+    /// The reason that the room is told.
+    pub say: Option<String>,
+    /// The time, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl MemberChange {
+    /// Whether it changes anything for a user with this membership.
+    pub fn changes(self, membership: Option<Membership>) -> bool {
+        match self {
+            Self::Kick => matches!(
+                membership,
+                Some(Membership::Join | Membership::Invite | Membership::Knock)
+            ),
+            Self::Ban => membership != Some(Membership::Ban),
+            Self::Unban => membership == Some(Membership::Ban),
+        }
+    }
+}
+
+impl Proposal for ChangeMember {
+    /// In whose name; `None` if it was so before.
+    type Outcome = Option<OwnedUserId>;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Option<OwnedUserId>, Refusal> {
+        let env = commit.env;
+        let membership = commit.room(&self.room_id)?.membership(env, &self.user_id)?;
+        if !self.change.changes(membership) {
+            return Ok(None);
+        }
+        let (change, field) = match self.change {
+            MemberChange::Kick => (Change::Kick, RoomPowerLevelsIntField::Kick),
+            MemberChange::Ban => (Change::Ban, RoomPowerLevelsIntField::Ban),
+            MemberChange::Unban => (Change::Unban, RoomPowerLevelsIntField::Ban),
+        };
+        let by: Vec<_> = self.by.as_deref().into_iter().collect();
+        let done = in_the_name_of(commit, &self.room_id, &by, field, |sender| {
+            self.made_by(sender, change)
+        });
+        match done {
+            Err(Refusal::Forbidden(_))
+                if self.change == MemberChange::Kick && is_local(&env.server, &self.user_id) =>
+            {
+                self.made_by(&self.user_id, Change::Leave).decide(commit)?;
+                Ok(Some(self.user_id.clone()))
+            }
+            done => done.map(Some),
+        }
+    }
+}
+
+impl ChangeMember {
+    fn made_by(&self, sender: &UserId, change: Change) -> ChangeMembership {
+        ChangeMembership {
+            room_id: self.room_id.clone(),
+            sender: sender.to_owned(),
+            target: self.user_id.clone(),
+            change,
+            reason: self.say.clone(),
+            is_direct: false,
+            third_party_signed: None,
+            ts: self.ts,
+        }
+    }
+}
+
+/// Reject an invite in the name of the invited user.
+#[derive(Clone, Debug)]
+pub struct RejectInvite {
+    pub room_id: OwnedRoomId,
+    pub user_id: OwnedUserId,
+    /// The time, by the server's clock.
+    pub ts: MilliSecondsSinceUnixEpoch,
+}
+
+impl Proposal for RejectInvite {
+    /// False if they are not invited any more: perhaps they have joined.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let env = commit.env;
+        let membership = commit.room(&self.room_id)?.membership(env, &self.user_id)?;
+        if membership != Some(Membership::Invite) {
+            return Ok(false);
+        }
+        let leave = ChangeMembership {
+            room_id: self.room_id.clone(),
+            sender: self.user_id.clone(),
+            target: self.user_id.clone(),
+            change: Change::Leave,
+            reason: None,
+            is_direct: false,
+            third_party_signed: None,
+            ts: self.ts,
+        };
+        leave.decide(commit).map(|_| true)
     }
 }
 

@@ -5,7 +5,7 @@ use ruma::{
     OwnedUserId, UserId, events::TimelineEventType, state_res::events::RoomPowerLevelsIntField,
 };
 
-use super::{Commit, Membership, Proposal, Refusal, is_local, send::SendEvent};
+use super::{Commit, Proposal, Refusal, moderation::in_the_name_of, send::SendEvent};
 use logcabin_record::{
     Offset, Stream,
     command::{UserRedact, UserRedactFinish},
@@ -49,26 +49,10 @@ impl Proposal for Redact {
             let why = "An event of this type cannot be redacted: the room rests on it.";
             return Err(Refusal::InvalidParam(why.to_owned()));
         }
-        let room = commit.room(&self.room_id)?;
-        let mut names = Vec::new();
-        for user_id in self.by.iter().chain([&event.sender]) {
-            if is_local(&env.server, user_id)
-                && room.membership(env, user_id)? == Some(Membership::Join)
-            {
-                names.push(user_id.clone());
-            }
-        }
-        names.extend(room.named_with(env, RoomPowerLevelsIntField::Redact)?);
-        // Whoever may redact may yet be unable to send redactions.
-        for sender in names {
-            match self.sent_by(&sender).decide(commit) {
-                Ok(_) => return Ok(Some(sender)),
-                Err(Refusal::Forbidden(_)) => {}
-                Err(other) => return Err(other),
-            }
-        }
-        let why = "No user of this server who is in the room may redact this event.";
-        Err(Refusal::Forbidden(why.to_owned()))
+        let first: Vec<_> = self.by.as_deref().into_iter().chain([&*event.sender]).collect();
+        let field = RoomPowerLevelsIntField::Redact;
+        in_the_name_of(commit, &self.room_id, &first, field, |sender| self.sent_by(sender))
+            .map(Some)
     }
 }
 

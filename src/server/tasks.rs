@@ -19,7 +19,7 @@ use logcabin_log::archive::Archiver;
 use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::{admin::rooms::shutdown as shutdowns, proof};
 use logcabin_service::{
-    accounts, appservices, delayed, federation, guests, last_seen, media, oauth, policies,
+    accounts, appservices, delayed, erasure, federation, guests, last_seen, media, oauth, policies,
     presence, redactions, typing::Typing,
 };
 
@@ -295,6 +295,7 @@ fn resume(engine: &Arc<Engine>, typing: &Arc<Typing>) {
     accounts::closing::resume(engine);
     shutdowns::resume(engine);
     redactions::resume(engine);
+    erasure::history::resume(engine);
 }
 
 /// Continues the work of nodes that have left, until the server stops.

@@ -19,6 +19,7 @@ pub mod nonces;
 pub mod notices;
 pub mod oauth;
 pub mod observe;
+pub mod orders;
 pub mod passwords;
 pub mod policies;
 pub mod presence;

@@ -4,40 +4,26 @@
 //! event is redacted by an event of its own. If the server stops meanwhile, it starts the search
 //! again after the next start, and passes over what was redacted.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 
-use super::sent::{SentEvent, SentKind, SentQuery, SentSearch};
+use super::{
+    orders::{OrderError, Running, recorded},
+    sent::{SentEvent, SentKind, SentQuery, SentSearch},
+};
 use logcabin_base::{
     limits,
     progress::{self, Work},
 };
 use logcabin_decide::{
-    Proposal, Refusal,
+    Refusal,
     redaction::{FinishRedaction, Redact},
 };
 use logcabin_engine::{Engine, ProposeError};
-use logcabin_log::{AppendError, ReadError};
-use logcabin_record::{Command, Offset, Origin, command::UserRedactFinish};
+use logcabin_log::ReadError;
+use logcabin_record::{Command, Offset, command::UserRedactFinish};
 use logcabin_state::{State, UserRedaction};
-
-/// The redactions that this process works on.
-static UNDER_WAY: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-
-/// Why a redaction did not come to its end. It continues at the next start.
-#[derive(Debug, thiserror::Error)]
-pub enum RedactionError {
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The log was closed, or the end could not be recorded.
-    #[error(transparent)]
-    Propose(#[from] ProposeError),
-}
 
 /// Continues the redactions that the end of the server interrupted.
 pub fn resume(engine: &Arc<Engine>) {
@@ -53,7 +39,7 @@ pub fn resume(engine: &Arc<Engine>) {
 }
 
 /// Does the rest of a redaction, in the name of whoever ordered it.
-pub async fn go_on(engine: &Arc<Engine>, redaction: UserRedaction) -> Result<(), RedactionError> {
+pub async fn go_on(engine: &Arc<Engine>, redaction: UserRedaction) -> Result<(), OrderError> {
     let Some(_running) = Running::begin(&redaction.id) else { return Ok(()) };
     let UserRedaction { id, begun, user_id, rooms, limit, after_ms, before_ms, by, ended: _ } =
         redaction;
@@ -91,48 +77,6 @@ pub async fn go_on(engine: &Arc<Engine>, redaction: UserRedaction) -> Result<(),
     }
     recorded(engine, &origin, FinishRedaction(done)).await??;
     Ok(())
-}
-
-/// Proposes until the log takes it. Returns why it did not, if that would not change.
-///
-/// # Errors
-/// When the log was closed.
-async fn recorded<P: Proposal + Clone>(
-    engine: &Engine,
-    origin: &Origin,
-    proposal: P,
-) -> Result<Result<(), ProposeError>, ProposeError> {
-    let [pauses @ .., last] = limits::REDACTION_PAUSES;
-    let mut pauses = pauses.into_iter();
-    loop {
-        match engine.propose(origin.clone(), proposal.clone()).await {
-            Ok(recorded) => {
-                recorded.into_inner();
-                return Ok(Ok(()));
-            }
-            Err(error @ ProposeError::Log(AppendError::Closed)) => return Err(error),
-            Err(error) if error.is_for_now() => {
-                tokio::time::sleep(pauses.next().unwrap_or(last)).await;
-            }
-            Err(error) => return Ok(Err(error)),
-        }
-    }
-}
-
-/// Work on a redaction, until this is dropped.
-struct Running(String);
-
-impl Running {
-    /// `None` if this process works on it already.
-    fn begin(id: &str) -> Option<Self> {
-        UNDER_WAY.lock().insert(id.to_owned()).then(|| Self(id.to_owned()))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        UNDER_WAY.lock().remove(&self.0);
-    }
 }
 
 /// Counts what was done with an event since the order at `begun`.

@@ -34,6 +34,7 @@ pub mod erasures;
 pub mod federation_keys;
 mod few;
 mod history;
+pub mod history_purges;
 pub mod imports;
 pub mod index;
 pub mod key_backups;
@@ -75,6 +76,7 @@ pub use device_lists::DeviceLists;
 pub use erasures::Erasures;
 pub use federation_keys::FederationKeys;
 pub use history::History;
+pub use history_purges::{HistoryPurge, HistoryPurges};
 pub use imports::Imports;
 pub use key_backups::KeyBackups;
 pub use keys::Keys;
@@ -123,6 +125,8 @@ pub struct State {
     pub closures: Closures,
     /// Redactions of what users sent.
     pub redactions: Redactions,
+    /// Purges of the history of rooms.
+    pub history_purges: HistoryPurges,
     /// Where users get the server's notices.
     pub notices: Notices,
     /// The reports that nobody has dealt with yet.

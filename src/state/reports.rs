@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::serializers;
 use logcabin_record::{
     Offset,
-    command::{ReportCreate, ReportRemove},
+    command::{ReportCreate, ReportRemove, ReportReopen},
 };
 
 /// All open reports, by the offset of their records.
@@ -83,8 +83,19 @@ impl Reports {
 
     pub(super) fn add(&self, offset: Offset, time_ms: u64, body: ReportCreate) {
         let ReportCreate { reporter, room_id, event_id, user_id, .. } = body;
-        let report = Report { time_ms, reporter, room_id, event_id, user_id };
+        self.open(offset, Report { time_ms, reporter, room_id, event_id, user_id });
+    }
+
+    pub(super) fn reopen(&self, body: ReportReopen) {
+        let ReportReopen { report, time_ms, reporter, room_id, event_id, user_id } = body;
+        self.open(report, Report { time_ms, reporter, room_id, event_id, user_id });
+    }
+
+    fn open(&self, offset: Offset, report: Report) {
         let mut open = self.0.write();
+        if open.reports.contains_key(&offset) {
+            return;
+        }
         *open.by_reporter.entry(report.reporter.clone()).or_default() += 1;
         open.reports.insert(offset, report);
     }

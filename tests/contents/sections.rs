@@ -11,6 +11,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("rooms", 4, "1669ef5d9ad3d1c6"),
     ("closures", 1, "2f42176b71624772"),
     ("redactions", 1, "837e2a6317f6f874"),
+    ("history purges", 1, "a5acc3e87e16cd3d"),
     ("notices", 1, "8a7c2faff6c4bd3b"),
     ("reports", 1, "2d3adedff11b61f1"),
     ("memberships", 1, "a444a02e8130f0d6"),

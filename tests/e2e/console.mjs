@@ -17,7 +17,7 @@ const { browser, page, complaints } = await openBrowser(executablePath, /status 
 const look = (name) => everyLook(page, name, (size, scheme) => picture(page, directory, name, size, scheme));
 
 // A page is in a group of the navigation.
-const GROUPS = { timeline: "log", activity: "users", media: "rooms", tokens: "users", erasures: "reports", proofs: "log" };
+const GROUPS = { timeline: "log", activity: "users", media: "rooms", tokens: "users", erasures: "reports", act: "reports", proofs: "log" };
 for (const name of ["work", "backups", "snapshots", "cluster"]) GROUPS[name] = "health";
 async function visit(name) {
     for (const of of [GROUPS[name], name].filter(Boolean)) await submitted(() => page.click(`nav a[href$='/${of}']`));
@@ -229,6 +229,8 @@ for (const row of await page.$$eval("main tbody tr", (rows) => rows.map((row) =>
 }
 await look("health");
 
+await visit("act");
+await look("acts");
 await visit("erasures");
 await look("erasures");
 await submitted(() => page.click("td[data-label='Because of'] a"));

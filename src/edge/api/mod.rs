@@ -175,6 +175,7 @@ mod tests {
             "POST /_synapse/admin/v1/media/unprotect/{media_id}",
             "POST /_synapse/admin/v1/media/unquarantine/{server_name}/{media_id}",
             "POST /_synapse/admin/v1/media/{server_name}/delete",
+            "POST /_synapse/admin/v1/purge_history/{room_id}/{event_id}",
             "POST /_synapse/admin/v1/purge_media_cache",
             "POST /_synapse/admin/v1/room/{room_id}/media/quarantine",
             "POST /_synapse/admin/v1/rooms/{room_id}/make_room_admin",

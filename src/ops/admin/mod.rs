@@ -27,6 +27,7 @@ pub mod rooms;
 mod serve;
 pub mod snapshots;
 pub mod tokens;
+pub mod undo;
 pub mod users;
 pub mod work;
 

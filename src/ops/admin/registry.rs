@@ -23,8 +23,8 @@ use super::{
     proofs::{ListCheckpoints, Prove},
     reports::{ListReports, RemoveReport, ShowReport},
     rooms::{
-        BlockRoom, JoinRoom, ListRooms, MakeRoomAdmin, PurgeRoom, RedactEvent, ShowRoom,
-        ShutDownRoom, UpgradeRoom,
+        BlockRoom, JoinRoom, ListRooms, MakeRoomAdmin, PurgeHistory, PurgeRoom, RedactEvent,
+        ShowRoom, ShutDownRoom, UpgradeRoom,
     },
     snapshots::{
         CompareSnapshots, ListBackups, ListSnapshots, NoteBackup, SnapshotStatus, WriteSnapshot,
@@ -33,9 +33,11 @@ use super::{
         CreateRegistrationToken, DeleteRegistrationToken, ListRegistrationTokens,
         UpdateRegistrationToken,
     },
+    undo::Undo,
     users::{
-        CreateDevice, CreateUser, Deactivate, EraseUser, ImportUser, ListUsers, LogInAs, LogOut,
-        PermitReset, RedactUser, RenameDevice, ResetPassword, SetProfile, SetStatus, ShowUser,
+        ChangeMember, CleanUp, CreateDevice, CreateUser, Deactivate, EraseUser, ImportUser,
+        ListUsers, LogInAs, LogOut, PermitReset, RedactUser, RejectInvites, RenameDevice,
+        ResetPassword, SetProfile, SetStatus, ShowUser,
     },
     work::ListWork,
 };
@@ -97,6 +99,8 @@ macro_rules! handlers {
 
 const HANDLERS: &[KnownAct] = handlers![
     BlockRoom,
+    ChangeMember,
+    CleanUp,
     ClusterStatus,
     CompareSnapshots,
     CreateDevice,
@@ -131,11 +135,13 @@ const HANDLERS: &[KnownAct] = handlers![
     PermitReset,
     ProtectMedia,
     Prove,
+    PurgeHistory,
     PurgeRemoteMedia,
     PurgeRoom,
     QuarantineMedia,
     RedactEvent,
     RedactUser,
+    RejectInvites,
     RemoveReport,
     RenameDevice,
     ResetDestination,
@@ -152,6 +158,7 @@ const HANDLERS: &[KnownAct] = handlers![
     ShowUser,
     ShutDownRoom,
     SnapshotStatus,
+    Undo,
     UpdateRegistrationToken,
     UpgradeRoom,
     WriteSnapshot,
@@ -187,6 +194,11 @@ pub(super) async fn answer(
 ) -> Result<String, ActError> {
     let message: Message = serde_json::from_str(json).map_err(not_an_act)?;
     message.carry_out(context, origin).await
+}
+
+/// The acts that have a form, by name.
+pub fn forms() -> impl Iterator<Item = (&'static str, &'static Form)> {
+    HANDLERS.iter().filter_map(|known| Some((known.name, known.form?)))
 }
 
 /// The form of the act of this name, if it has one.

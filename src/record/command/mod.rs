@@ -308,9 +308,14 @@ commands! {
     /// A gap in the history of a room was filled, or given up.
     RoomGap(RoomGap) = "room.gap" of Room version 1 Rewindable Dropped about [];
     /// Events of a room were deleted, and their content is to be erased from the log.
-    RoomErase(RoomErase) = "room.erase" of Room version 1 MustNotRewind Judged about [];
+    RoomErase(RoomErase) = "room.erase" of Room version 2 MustNotRewind Judged about [];
     /// A room was deleted, and the content of its events is to be erased from the log.
     RoomPurge(RoomPurge) = "room.purge" of Room version 2 MustNotRewind Judged about [];
+    /// What was sent in a room before some record is to be removed, but for state.
+    // A restore removes again what was removed.
+    RoomPurgeHistory(RoomPurgeHistory) = "room.purge_history" of Room version 1 Rewindable Dropped about [];
+    /// It was removed.
+    RoomPurgeHistoryFinish(RoomPurgeHistoryFinish) = "room.purge_history_finish" of Room version 1 Rewindable Dropped about [];
     /// A user forgot a room.
     RoomForget(RoomForget) = "room.forget" of Room version 1 Rewindable Dropped about [];
     /// A restore undid how users came to be in rooms.
@@ -337,6 +342,8 @@ commands! {
     ReportCreate(ReportCreate) = "report.create" of Other version 1 Rewindable Dropped about [];
     /// A report was closed.
     ReportRemove(ReportRemove) = "report.remove" of Other version 1 Rewindable Dropped about [];
+    /// A closed report was opened again.
+    ReportReopen(ReportReopen) = "report.reopen" of Other version 1 Rewindable Dropped about [];
     /// A user's visible presence changed.
     PresenceSet(PresenceSet) = "presence.set" of Presence version 1 Rewindable Dropped about [], ephemeral;
     /// An event was scheduled to be sent later.
@@ -408,6 +415,9 @@ commands! {
     ImportEnd(ImportEnd) = "import.end" of Other version 1 Rewindable Dropped about [];
     /// Why an administrator did what precedes it in the same batch.
     AdminReason(AdminReason) = "admin.reason" of Other version 1 Rewindable CarriedOver about [];
+    /// What precedes it in the same batch undid an earlier record.
+    // After a restore, the number of that record may be another one's.
+    AdminUndo(AdminUndo) = "admin.undo" of Other version 1 Rewindable Dropped about [];
 }
 
 /// The payload of one kind of command.

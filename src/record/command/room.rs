@@ -89,7 +89,36 @@ pub enum EventsEnd {
         /// The `user.deactivate`.
         because: Offset,
     },
+    /// An administrator had the room's history purged. (Not in version 1.)
+    Purge {
+        /// The id of the purge.
+        id: String,
+    },
 }
+
+/// Payload of `room.purge_history`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomPurgeHistory {
+    /// Its id, a new one.
+    pub id: String,
+    pub room_id: OwnedRoomId,
+    /// The first record that stays.
+    pub before: Offset,
+    /// Whether what users of this homeserver sent stays.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_local: bool,
+}
+
+impl Content for RoomPurgeHistory {}
+
+/// Payload of `room.purge_history_finish`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomPurgeHistoryFinish {
+    pub id: String,
+    pub room_id: OwnedRoomId,
+}
+
+impl Content for RoomPurgeHistoryFinish {}
 
 /// Payload of `room.purge`. Nobody is joined to the room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -359,6 +388,24 @@ pub struct ReportRemove {
 }
 
 impl Content for ReportRemove {}
+
+/// Payload of `report.reopen`: the report is open again, as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportReopen {
+    /// The record of the report.
+    pub report: Offset,
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub time_ms: u64,
+    pub reporter: OwnedUserId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room_id: Option<OwnedRoomId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<OwnedEventId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<OwnedUserId>,
+}
+
+impl Content for ReportReopen {}
 
 /// Payload of `delayed.schedule`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -192,6 +192,15 @@ impl Content for AdminReason {
     }
 }
 
+/// Payload of `admin.undo`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdminUndo {
+    /// The record that was undone.
+    pub record: Offset,
+}
+
+impl Content for AdminUndo {}
+
 /// Payload of `delivery.advance`. It supersedes earlier ones of the same receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryAdvance {

@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
-use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UInt, UserId};
+use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomId, UInt, UserId};
 
+use crate::federation::{EnterError, EntryRequest, leave_alone};
 use logcabin_decide::{
+    federation::RemoteMembership,
     membership::{Change, ChangeMembership},
     status::Deactivate,
 };
@@ -86,9 +88,43 @@ pub async fn leave(
             drop(left.into_inner());
             true
         }
-        Err(error) => {
-            tracing::warn!(%room_id, %error, "a room could not be left");
-            false
-        }
+        Err(error) => match end_invite(engine, origin, &room_id, user_id).await {
+            Ok(true) => true,
+            Ok(false) => {
+                tracing::warn!(%room_id, %error, "a room could not be left");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%room_id, %error, "an invite could not be rejected");
+                false
+            }
+        },
     }
+}
+
+/// Ends an invite to a room that this homeserver is not in, whose rules it does not know. Whoever
+/// invited is not told. Returns whether it is such a room.
+async fn end_invite(
+    engine: &Engine,
+    origin: &Origin,
+    room_id: &RoomId,
+    user_id: &UserId,
+) -> Result<bool, EnterError> {
+    let Some(leave) = of_invite_elsewhere(engine, room_id, user_id)? else { return Ok(false) };
+    engine.propose(origin.clone(), leave).await?.into_inner();
+    Ok(true)
+}
+
+/// The end of an invite to a room that this homeserver is not in; `None` if it is another room.
+pub fn of_invite_elsewhere(
+    engine: &Engine,
+    room_id: &RoomId,
+    user_id: &UserId,
+) -> Result<Option<RemoteMembership>, EnterError> {
+    let env = engine.env();
+    let room = env.state.rooms.get(room_id);
+    if room.is_none_or(|room| room.has_server(&env.server.name)) {
+        return Ok(None);
+    }
+    leave_alone(engine, EntryRequest { room_id, user_id, reason: None })
 }

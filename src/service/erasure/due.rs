@@ -153,7 +153,7 @@ fn expired(engine: &Engine, policy: &SweepPolicy, limit: usize) -> Result<Vec<Ex
 }
 
 /// The last record such that no event up to it came after `time_ms`.
-fn last_until(engine: &Engine, time_ms: u64) -> Result<Offset, ReadError> {
+pub fn last_until(engine: &Engine, time_ms: u64) -> Result<Offset, ReadError> {
     // Times do not decrease along the log.
     let (mut low, mut high) = (0, engine.head().offset().get());
     while low < high {

@@ -14,6 +14,7 @@ use logcabin_decide::{
     Proposal,
     account::{MetRequirements, Register},
     create_room::{CreateRoom, InitialState, Preset},
+    history_purge::BeginHistoryPurge,
     media::AddMedia,
     retention::Retention,
     send::SendEvent,
@@ -22,7 +23,7 @@ use logcabin_engine::{Engine, Options};
 use logcabin_log::{Batch, Log, ReadError, memory::MemoryLog};
 use logcabin_record::{
     Command, NewRecord, Offset, Origin, Record, Stream,
-    command::{AccountKind, FileHash, ImportBegin, ImportSource, ProfileSet},
+    command::{AccountKind, FileHash, ImportBegin, ImportSource, ProfileSet, RoomPurgeHistory},
 };
 use logcabin_state::media::Item;
 
@@ -280,4 +281,41 @@ async fn what_was_imported_expires_by_its_original_time() {
         assert_eq!((swept.expired, swept.files), (0, 0));
         clock.advance(60 * DAY);
     }
+}
+
+#[tokio::test]
+async fn a_purge_of_history_that_was_interrupted_goes_on_and_ends() {
+    let world = World::new(Stream::server(), portrait()).await;
+    world.room("a", Vec::new()).await;
+    world.say(json!({ "body": "first" })).await;
+    world.say(json!({ "body": "second" })).await;
+    let before = world.engine.head().offset();
+    let order = |id: &str, keep_local| RoomPurgeHistory {
+        id: id.to_owned(),
+        room_id: room_id("a"),
+        before,
+        keep_local,
+    };
+    world.propose(BeginHistoryPurge(order("kept", true))).await;
+    let again = world.engine.propose(Origin::server(), BeginHistoryPurge(order("again", false)));
+    assert!(again.await.is_err(), "one is in progress");
+    let world = world.restart().await;
+    let engine = Arc::new(world.engine);
+    for (id, keep_local, removed) in [("kept", true, 0), ("gone", false, 1)] {
+        if id != "kept" {
+            let begin = BeginHistoryPurge(order(id, keep_local));
+            engine.propose(Origin::server(), begin).await.unwrap().into_inner();
+        }
+        let mut head = engine.head().follow();
+        history::resume(&engine);
+        while !engine.state().history_purges.under_way().is_empty() {
+            head.changed().await.unwrap();
+        }
+        assert_eq!(engine.state().history_purges.get(id).unwrap().removed, removed, "{id}");
+    }
+    // The second message is the record that stays.
+    let room = engine.state().rooms.get(&room_id("a")).unwrap();
+    assert_eq!(room.messages_between(Offset::ZERO, Offset::MAX, 10), [before]);
+    assert_eq!((room.count_messages(before), room.count_messages(Offset::MAX)), (0, 1));
+    assert!(room.create_event().is_some(), "state stays");
 }

@@ -25,7 +25,7 @@ use logcabin_decide::{
     federation::{BeginRoom, EnterRoom, Entered, RemoteMembership},
     member_content,
 };
-use logcabin_engine as engine;
+use logcabin_engine::{self as engine, Engine};
 use logcabin_outside::federation::{
     AnswerCharge, FederationRequest, FederationResponse, Refused, Unreachable,
 };
@@ -322,29 +322,12 @@ impl PduReceiver<'_> {
         self.outside(wish, server, signed, Vec::new()).await
     }
 
-    /// A leave that no other homeserver knows of.
+    /// Records a leave that no other homeserver knows of.
     pub(super) async fn leave_alone(&self, wish: EntryRequest<'_>) -> Result<(), EnterError> {
-        let own = self.federation.client.own_name().to_owned();
-        let Ok(room) = self.room(wish.room_id) else { return Ok(()) };
-        let wrong = |why: &dyn std::fmt::Display| EnterError::Wrong(own.clone(), why.to_string());
-        let tips = room.extremities();
-        let ids = || references(tips.iter().map(|tip| (&*tip.event_id, None)), &room.rules);
-        let depth = tips.iter().map(|tip| tip.depth).max().unwrap_or(0).saturating_add(1);
-        let depth = depth.min(limits::EVENT_DEPTH);
-        let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
-        let object = CanonicalJsonObject::from([
-            ("type".to_owned(), text("m.room.member")),
-            ("room_id".to_owned(), text(wish.room_id.as_str())),
-            ("prev_events".to_owned(), ids()),
-            ("auth_events".to_owned(), ids()),
-            (
-                "depth".to_owned(),
-                CanonicalJsonValue::Integer(depth.try_into().map_err(|error| wrong(&error))?),
-            ),
-        ]);
-        let signed = self.sign(wish, MembershipState::Leave, &room.version, object);
-        let signed = signed.map_err(|why| wrong(&why))?;
-        self.outside(wish, &own, signed, Vec::new()).await
+        if let Some(leave) = leave_alone(self.engine, wish)? {
+            self.engine.propose(Origin::server(), leave).await?.into_inner();
+        }
+        Ok(())
     }
 
     async fn outside(
@@ -354,16 +337,7 @@ impl PduReceiver<'_> {
         signed: SignedEvent,
         stripped: Vec<Box<RawValue>>,
     ) -> Result<(), EnterError> {
-        let wrong =
-            |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
-        let membership = RemoteMembership {
-            room_id: wish.room_id.to_owned(),
-            version: signed.version,
-            from: server.to_owned(),
-            event_id: signed.event_id,
-            pdu: signed.object.to_raw().map_err(|error| wrong(&error))?,
-            stripped: bounded(stripped),
-        };
+        let membership = outside(wish, server, signed, stripped)?;
         self.engine.propose(Origin::server(), membership).await?.into_inner();
         Ok(())
     }
@@ -393,41 +367,7 @@ impl PduReceiver<'_> {
         if !ROOM_VERSIONS.contains(&version) {
             return Err(EnterError::Version(server.to_owned(), version));
         }
-        self.sign(wish, membership, &version, event).map_err(wrong)
-    }
-
-    /// Restricts a template to the user's own event.
-    fn sign(
-        &self,
-        wish: EntryRequest<'_>,
-        membership: MembershipState,
-        version: &RoomVersionId,
-        mut object: CanonicalJsonObject,
-    ) -> Result<SignedEvent, String> {
-        const KEPT: [&str; 4] = ["auth_events", "prev_events", "depth", "content"];
-        const AUTHORISED_VIA: &str = "join_authorised_via_users_server";
-        let EntryRequest { room_id, user_id, reason } = wish;
-        let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
-        object.retain(|name, _| KEPT.contains(&name.as_str()));
-        let authoriser = match object.remove("content") {
-            Some(CanonicalJsonValue::Object(mut content)) => content.remove(AUTHORISED_VIA),
-            _ => None,
-        };
-        let env = self.engine.env();
-        let mut content = member_content(&env, user_id, membership.clone(), reason);
-        if let Some(authoriser) = authoriser.filter(|_| membership == MembershipState::Join) {
-            content.insert(AUTHORISED_VIA.to_owned(), authoriser);
-        }
-        let now = self.engine.clock().timestamp().get();
-        object.extend([
-            ("type".to_owned(), text("m.room.member")),
-            ("room_id".to_owned(), text(room_id.as_str())),
-            ("sender".to_owned(), text(user_id.as_str())),
-            ("state_key".to_owned(), text(user_id.as_str())),
-            ("content".to_owned(), CanonicalJsonValue::Object(content)),
-            ("origin_server_ts".to_owned(), CanonicalJsonValue::Integer(now.into())),
-        ]);
-        seal(&env, version, object)
+        sign(self.engine, wish, membership, &version, event).map_err(wrong)
     }
 
     pub(super) async fn asked<T: serde::de::DeserializeOwned>(
@@ -467,6 +407,89 @@ impl PduReceiver<'_> {
             None => Ok(answer),
         }
     }
+}
+
+/// A leave that no other homeserver knows of, for a room that this homeserver is not in: it ends an
+/// invite. `None` if nothing is known of the room.
+pub(crate) fn leave_alone(
+    engine: &Engine,
+    wish: EntryRequest<'_>,
+) -> Result<Option<RemoteMembership>, EnterError> {
+    let env = engine.env();
+    let own = env.server.name.clone();
+    let Some(room) = env.state.rooms.get(wish.room_id) else { return Ok(None) };
+    let wrong = |why: &dyn std::fmt::Display| EnterError::Wrong(own.clone(), why.to_string());
+    let tips = room.extremities();
+    let ids = || references(tips.iter().map(|tip| (&*tip.event_id, None)), &room.rules);
+    let depth = tips.iter().map(|tip| tip.depth).max().unwrap_or(0).saturating_add(1);
+    let depth = depth.min(limits::EVENT_DEPTH);
+    let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
+    let object = CanonicalJsonObject::from([
+        ("type".to_owned(), text("m.room.member")),
+        ("room_id".to_owned(), text(wish.room_id.as_str())),
+        ("prev_events".to_owned(), ids()),
+        ("auth_events".to_owned(), ids()),
+        (
+            "depth".to_owned(),
+            CanonicalJsonValue::Integer(depth.try_into().map_err(|error| wrong(&error))?),
+        ),
+    ]);
+    let signed = sign(engine, wish, MembershipState::Leave, &room.version, object);
+    let signed = signed.map_err(|why| wrong(&why))?;
+    outside(wish, &own, signed, Vec::new()).map(Some)
+}
+
+/// The membership that `server` told of or accepted, as it is recorded.
+fn outside(
+    wish: EntryRequest<'_>,
+    server: &ServerName,
+    signed: SignedEvent,
+    stripped: Vec<Box<RawValue>>,
+) -> Result<RemoteMembership, EnterError> {
+    let wrong =
+        |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
+    Ok(RemoteMembership {
+        room_id: wish.room_id.to_owned(),
+        version: signed.version,
+        from: server.to_owned(),
+        event_id: signed.event_id,
+        pdu: signed.object.to_raw().map_err(|error| wrong(&error))?,
+        stripped: bounded(stripped),
+    })
+}
+
+/// Restricts a template to the user's own event.
+fn sign(
+    engine: &Engine,
+    wish: EntryRequest<'_>,
+    membership: MembershipState,
+    version: &RoomVersionId,
+    mut object: CanonicalJsonObject,
+) -> Result<SignedEvent, String> {
+    const KEPT: [&str; 4] = ["auth_events", "prev_events", "depth", "content"];
+    const AUTHORISED_VIA: &str = "join_authorised_via_users_server";
+    let EntryRequest { room_id, user_id, reason } = wish;
+    let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
+    object.retain(|name, _| KEPT.contains(&name.as_str()));
+    let authoriser = match object.remove("content") {
+        Some(CanonicalJsonValue::Object(mut content)) => content.remove(AUTHORISED_VIA),
+        _ => None,
+    };
+    let env = engine.env();
+    let mut content = member_content(&env, user_id, membership.clone(), reason);
+    if let Some(authoriser) = authoriser.filter(|_| membership == MembershipState::Join) {
+        content.insert(AUTHORISED_VIA.to_owned(), authoriser);
+    }
+    let now = engine.clock().timestamp().get();
+    object.extend([
+        ("type".to_owned(), text("m.room.member")),
+        ("room_id".to_owned(), text(room_id.as_str())),
+        ("sender".to_owned(), text(user_id.as_str())),
+        ("state_key".to_owned(), text(user_id.as_str())),
+        ("content".to_owned(), CanonicalJsonValue::Object(content)),
+        ("origin_server_ts".to_owned(), CanonicalJsonValue::Integer(now.into())),
+    ]);
+    seal(&env, version, object)
 }
 
 /// The version of an endpoint.

@@ -18,6 +18,7 @@ mod receive;
 mod retries;
 
 pub use devices::{ClaimedKeys, KeyClaims, by_server, known_devices};
+pub(crate) use enter::leave_alone;
 pub use enter::{EnterError, EntryRequest, MembershipChange};
 pub use fetch::Budget;
 pub use memory::{Amounts, Federation, Kind, OriginLimits, OriginUsage, Site};

@@ -10,15 +10,19 @@ use crate::{
 use logcabin_record::{
     Offset,
     command::{
-        AliasRemove, AliasSet, DelayedFinish, DelayedRestart, DelayedSchedule, NoticeRoom, Receipt,
-        ReportCreate, ReportRemove, RoomBlock, RoomErase, RoomForget, RoomNetwork, RoomPurge,
-        RoomReceipt, RoomShutdown, RoomShutdownFinish, RoomTyping, RoomUndo, RoomVisibility,
+        AliasRemove, AliasSet, DelayedFinish, DelayedRestart, DelayedSchedule, EventsEnd,
+        NoticeRoom, Receipt, ReportCreate, ReportRemove, ReportReopen, RoomBlock, RoomErase,
+        RoomForget, RoomNetwork, RoomPurge, RoomPurgeHistory, RoomPurgeHistoryFinish, RoomReceipt,
+        RoomShutdown, RoomShutdownFinish, RoomTyping, RoomUndo, RoomVisibility,
     },
 };
 
 impl Apply for RoomErase {
     fn apply(self, state: &State, at: At) -> Applied {
         let gone = state.rooms.erase(at.offset, &self.room_id, &self.events);
+        if let EventsEnd::Purge { id } = &self.why {
+            state.history_purges.count(id, self.events.len());
+        }
         // What scheduled an event has the same content.
         let scheduled: Vec<_> =
             gone.iter().filter_map(|event| state.delayed.sent_as(*event)).collect();
@@ -51,6 +55,20 @@ impl Apply for RoomPurge {
             erasures::Purged { because: at.offset, version: room.version, created: room.created };
         state.erasures.purge(room_id, purged);
         Ok(room.members.into_iter().map(Effect::WakeUser).collect())
+    }
+}
+
+impl Apply for RoomPurgeHistory {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.history_purges.begin(at.offset, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for RoomPurgeHistoryFinish {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.history_purges.finish(at.offset, &self);
+        Ok(Vec::new())
     }
 }
 
@@ -148,6 +166,13 @@ impl Apply for ReportCreate {
 impl Apply for ReportRemove {
     fn apply(self, state: &State, _: At) -> Applied {
         state.reports.remove(&self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for ReportReopen {
+    fn apply(self, state: &State, _: At) -> Applied {
+        state.reports.reopen(self);
         Ok(Vec::new())
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{Applied, Apply, At};
 use crate::State;
 use logcabin_record::command::{
-    AdminReason, BackupMade, DeliveryAdvance, ImportBegin, ImportEnd, LogCheckpoint, LogErase,
-    ServerIdentity, ServerRestore,
+    AdminReason, AdminUndo, BackupMade, DeliveryAdvance, ImportBegin, ImportEnd, LogCheckpoint,
+    LogErase, ServerIdentity, ServerRestore,
 };
 
 impl Apply for ServerIdentity {
@@ -69,6 +69,13 @@ impl Apply for ImportEnd {
 impl Apply for AdminReason {
     fn apply(self, _: &State, _: At) -> Applied {
         // For people to read: nothing follows from it.
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for AdminUndo {
+    fn apply(self, _: &State, _: At) -> Applied {
+        // For people to read: what it undid is undone by the records before it.
         Ok(Vec::new())
     }
 }

@@ -9,6 +9,7 @@ use super::hostile::{Hostile, now};
 use super::peer::Peer;
 use super::to_device::{Inbox, letter};
 use super::{Federated, authority};
+use crate::administration::{done, user_command};
 use crate::harness::{Answer, User, encode};
 
 const LETTER: &str = "m.direct_to_device";
@@ -176,6 +177,37 @@ async fn invites_by_made_up_strangers_are_dropped_first_and_block_no_others() {
     let mut known = Hostile::new(&other, &cabin, &room_id);
     known.join_as("made-up7").await;
     invite(&known, &ann, 7).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_rejects_the_invites_of_another_homeserver() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let settings = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
+    let cabin = Federated::start_with(&authority, &settings).await;
+    let (peer, other) = (Peer::start(&authority).await, Peer::start(&authority).await);
+    let (ann, bob) = (cabin.server.register("ann").await, cabin.server.register("bob").await);
+    let (spam, honest) =
+        (Hostile::new(&peer, &cabin, "!none"), Hostile::new(&other, &cabin, "!none"));
+    for number in 0..3 {
+        invite(&spam, &ann, number).await.ok();
+        invite(&spam, &bob, number + 3).await.ok();
+    }
+    invite(&honest, &ann, 6).await.ok();
+    let pending = async |user: &User| {
+        let synced = user.sync(None, 0, None).await["rooms"]["invite"].clone();
+        synced.as_object().map_or(0, serde_json::Map::len)
+    };
+    assert_eq!((pending(&ann).await, pending(&bob).await), (4, 3));
+    let run = |arguments: &str| done(user_command(cabin.server.data_dir(), arguments, ""));
+    // Kicking is another way to the same, for one user.
+    assert!(run("kick bob").contains("Kicked @bob:"), "in all rooms");
+    assert_eq!(pending(&bob).await, 0);
+    let said = run(&format!("reject-invites --from-server {}", peer.name));
+    assert!(said.contains("Rejected 3 invite(s)") && !said.contains("could not"), "{said}");
+    assert_eq!(pending(&ann).await, 1);
+    // A user who closes their account leaves no invites behind.
+    run("deactivate ann --yes");
+    assert!(run("reject-invites --to ann").contains("Rejected 0"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

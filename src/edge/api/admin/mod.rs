@@ -7,6 +7,7 @@
 //!
 //! [`Act`]: logcabin_ops::admin::act::Act
 
+mod acts;
 pub(super) mod changes;
 mod events;
 mod features;
@@ -14,6 +15,7 @@ mod federation;
 mod media;
 mod notices;
 mod parts;
+mod purges;
 mod redactions;
 mod reports;
 mod rooms;
@@ -84,6 +86,9 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(rooms::status, ADMINISTRATORS)
         .on(rooms::make_admin, ADMINISTRATORS.body_optional())
         .on(rooms::join, ADMINISTRATORS)
+        .on(purges::purge, ADMINISTRATORS)
+        .on(purges::purge_to, ADMINISTRATORS.body_optional())
+        .on(purges::status, ADMINISTRATORS)
         .on(events::fetch, ADMINISTRATORS)
         .on(events::context, ADMINISTRATORS)
         .on(events::closest, ADMINISTRATORS)
@@ -126,6 +131,9 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(reports::list_of_users, ADMINISTRATORS)
         .on(reports::get_of_user, ADMINISTRATORS)
         .on(reports::delete_of_user, ADMINISTRATORS)
+        // What Synapse has no endpoint for
+        .on(acts::list, ADMINISTRATORS)
+        .on(acts::perform, ADMINISTRATORS)
 }
 
 endpoint! {

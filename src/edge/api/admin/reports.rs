@@ -83,7 +83,7 @@ endpoint! {
 
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
     let id = id(&request.report_id)?;
-    cx.act(RemoveReport { id }, request.terms, nothing).await
+    cx.act(RemoveReport { id, tell: None }, request.terms, nothing).await
 }
 
 endpoint! {
@@ -164,5 +164,5 @@ pub(super) async fn delete_of_user(
     request: DeleteOfUser,
 ) -> Result<Json, ApiError> {
     let id = report_of_user(&cx, &request.report_id)?.id;
-    cx.act(RemoveReport { id }, request.terms, nothing).await
+    cx.act(RemoveReport { id, tell: None }, request.terms, nothing).await
 }

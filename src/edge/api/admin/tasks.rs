@@ -1,4 +1,5 @@
-//! Work that was ordered and takes long: shutdowns of rooms, and redactions of what users sent.
+//! Work that was ordered and takes long: shutdowns of rooms, purges of their history, and
+//! redactions of what users sent.
 
 use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Value, json};
@@ -50,7 +51,8 @@ pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError
             && status.as_deref().is_none_or(|status| status == task.status)
     };
     at_length(|| {
-        let mut tasks: Vec<_> = shutdowns(&cx).chain(redactions(&cx)).filter(is_wanted).collect();
+        let mut tasks: Vec<_> =
+            shutdowns(&cx).chain(redactions(&cx)).chain(purges(&cx)).filter(is_wanted).collect();
         tasks.sort_unstable_by_key(|task| task.changed);
         let mut listed = Vec::new();
         for task in tasks {
@@ -93,5 +95,17 @@ fn redactions(cx: &Cx<Server>) -> impl Iterator<Item = Task> {
         };
         let (id, resource_id) = (redaction.id, redaction.user_id.to_string());
         Task { id, action: "redact_all_events", resource_id, status, changed, result }
+    })
+}
+
+fn purges(cx: &Cx<Server>) -> impl Iterator<Item = Task> {
+    let purges = cx.app.engine.state().history_purges.all();
+    purges.into_iter().map(|purge| Task {
+        id: purge.id,
+        action: "purge_history",
+        resource_id: purge.room_id.to_string(),
+        status: if purge.ended.is_some() { "complete" } else { "active" },
+        changed: purge.ended.unwrap_or(purge.begun),
+        result: Value::Null,
     })
 }

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::{
-    parts::{encoded, facts, long, short, text},
+    parts::{acts, encoded, facts, long, short, text},
     upkeep::proofs,
     visitor::{ConsoleLogin, Visitor},
 };
@@ -32,6 +32,13 @@ type Fields = HashMap<String, String>;
 const NO_SECRET: &str = "not given yet";
 
 endpoint! {
+    /// The list of all acts.
+    pub(super) struct ActList = GET "/_logcabin/console/act";
+    for ConsoleLogin;
+    {}
+}
+
+endpoint! {
     /// The form of an act. The query fills in what is known.
     pub(super) struct ActForm = GET "/_logcabin/console/act/{name}";
     for ConsoleLogin;
@@ -50,9 +57,20 @@ fn form_of(name: &str) -> Result<&'static Form, ApiError> {
     registry::form(name).ok_or_else(|| ApiError::not_found("There is no such act."))
 }
 
+pub(super) async fn list(cx: Cx<Server, Visitor>, _: ActList) -> Result<Reply, ApiError> {
+    let mut forms: Vec<_> = registry::forms().collect();
+    forms.sort_unstable_by_key(|(_, form)| form.title);
+    let names: Vec<_> = forms.into_iter().map(|(name, _)| name).collect();
+    let body = html! {
+        p { "Whatever an administrator can order. Each says first what it would do." }
+        (acts(&names, &[]))
+    };
+    Ok(cx.caller.page(&cx.app, ("All acts", "acts"), body).reply())
+}
+
 pub(super) async fn form(cx: Cx<Server, Visitor>, request: ActForm) -> Result<Reply, ApiError> {
     let form = form_of(&request.name)?;
-    Ok(cx.caller.page(&cx.app, (form.title, ""), asked(form, &request.given, None)).reply())
+    Ok(cx.caller.page(&cx.app, (form.title, "acts"), asked(form, &request.given, None)).reply())
 }
 
 /// The form with what was filled in, and why that was refused.
@@ -111,7 +129,7 @@ fn input(field: &Field, given: &Fields) -> Markup {
 
 pub(super) async fn submit(cx: Cx<Server, Visitor>, request: ActOrder) -> Result<Reply, ApiError> {
     let (visitor, app) = (cx.caller.clone(), Arc::clone(&cx.app));
-    let shown = |title: &str, body| visitor.page(&app, (title, ""), body);
+    let shown = |title: &str, body| visitor.page(&app, (title, "acts"), body);
     let form = form_of(&request.name)?;
     let name = request.name;
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)

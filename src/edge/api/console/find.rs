@@ -115,7 +115,8 @@ fn elsewhere(app: &Server, user_id: &UserId) -> Markup {
             "A user of another homeserver, who is in " (joined) " room(s) of this one, and known in "
             (found.len()) "."
         }
-        (acts(&["redact-user"], &[("user", user_id.as_str())]))
+        @let given = [("user", user_id.as_str()), ("from", user_id.as_str())];
+        (acts(&["clean-up", "change-member", "redact-user", "reject-invites"], &given))
         (table(&["Room", "Membership", "Record"], &rows, "No room of this server knows this user."))
     }
 }

@@ -24,7 +24,14 @@ const GROUPS: [Group; 6] = [
         ],
     ),
     ("Rooms", &[("rooms", "/rooms", "Rooms"), ("media", "/media", "Media")]),
-    ("Safety", &[("reports", "/reports", "Reports"), ("erasures", "/erasures", "Erasures")]),
+    (
+        "Safety",
+        &[
+            ("reports", "/reports", "Reports"),
+            ("erasures", "/erasures", "Erasures"),
+            ("acts", "/act", "All acts"),
+        ],
+    ),
     (
         "History",
         &[

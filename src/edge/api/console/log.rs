@@ -204,7 +204,8 @@ pub(super) async fn one(cx: Cx<Server, Visitor>, request: RecordPage) -> Result<
             h2 { "Payload" }
             pre tabindex="0" { (lines(&payload)) }
         }
-        (acts(&["prove"], &[("inclusion/offset", &offset.to_string())]))
+        @let number = offset.to_string();
+        (acts(&["undo", "prove"], &[("record", &number), ("inclusion/offset", &number)]))
     };
     Ok(cx.caller.page(&cx.app, (&format!("Record {offset}"), "log"), body).reply())
 }

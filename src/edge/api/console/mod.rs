@@ -73,6 +73,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(federation::one, limited(Class::Admin))
         .on(federation::refused, limited(Class::Admin))
         .on(federation::keys, limited(Class::Admin))
+        .on(acts::list, limited(Class::Admin))
         .on(acts::form, limited(Class::Admin))
         .on(acts::submit, limited(Class::Admin))
 }

@@ -202,6 +202,15 @@ pub(super) fn field(name: &str, label: &str, given: &Option<String>, hint: &str)
     }
 }
 
+/// The same as [`acts`], by what they are about.
+pub(super) fn act_groups(groups: &[(&str, &[&str])], given: &[(&str, &str)]) -> Markup {
+    html! {
+        dl.record {
+            @for (title, names) in groups { dt { (title) } dd { (acts(names, given)) } }
+        }
+    }
+}
+
 /// Links to the forms of acts, with what is known filled in.
 pub(super) fn acts(names: &[&str], given: &[(&str, &str)]) -> Markup {
     let query: Vec<_> =

@@ -1,5 +1,6 @@
 //! List the open reports, the newest first.
 
+use ruma::UserId;
 use serde::{Deserialize, Serialize};
 
 use super::summary::{ReportSummary, summary};
@@ -8,6 +9,7 @@ use crate::admin::{
     context::{ActContext, ActError},
 };
 use logcabin_log::ReadError;
+use logcabin_record::Offset;
 use logcabin_state::reports::Report;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,6 +62,18 @@ pub fn related(
             if is_same_event || (about.is_some() && about == reported) {
                 found.push(other);
             }
+        }
+    }
+    Ok(found)
+}
+
+/// The open reports about a user, or about what they sent, the newest first.
+pub fn about(context: &ActContext, user_id: &UserId) -> Result<Vec<Offset>, ReadError> {
+    let mut found = Vec::new();
+    for (id, report) in context.engine.state().reports.all().into_iter().rev() {
+        let ReportSummary { target_user_id, sender, .. } = summary(context, id, report)?;
+        if target_user_id.or(sender).as_deref() == Some(user_id) {
+            found.push(id);
         }
     }
     Ok(found)

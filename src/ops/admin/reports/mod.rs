@@ -5,7 +5,7 @@ mod remove;
 mod show;
 mod summary;
 
-pub use list::{ListReports, Reports, list, page, related};
+pub use list::{ListReports, Reports, about, list, page, related};
 pub use remove::{RemoveReport, ReportRemoved};
 pub use show::{ReportDetails, ShowReport, details};
 pub use summary::ReportSummary;

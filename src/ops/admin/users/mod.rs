@@ -1,6 +1,8 @@
 //! Acts on users.
 
+mod change_member;
 mod changed;
+mod clean_up;
 mod counts;
 mod create;
 mod create_device;
@@ -13,6 +15,7 @@ mod log_in_as;
 mod log_out;
 mod permit_reset;
 mod redact;
+mod reject_invites;
 mod rename_device;
 mod reset_password;
 pub mod search;
@@ -21,7 +24,9 @@ mod set_status;
 mod show;
 mod summary;
 
+pub use change_member::{ChangeMember, ChangeOf, MemberChanged};
 pub use changed::Changed;
+pub use clean_up::{AccountStep, CleanUp, CleanedUp};
 pub use counts::{rooms_joined, sent_invites};
 pub use create::{CreateUser, Created};
 pub use create_device::CreateDevice;
@@ -34,6 +39,7 @@ pub use log_in_as::{LogInAs, LoggedInAs};
 pub use log_out::{LogOut, LoggedOut};
 pub use permit_reset::{PermitReset, ResetPermitted};
 pub use redact::{RedactUser, RedactionStatus, redaction_status};
+pub use reject_invites::{InvitesRejected, RejectInvites};
 pub use rename_device::RenameDevice;
 pub use reset_password::ResetPassword;
 pub use set_profile::SetProfile;

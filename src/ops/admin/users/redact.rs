@@ -18,7 +18,8 @@ use logcabin_base::clock::random_letters;
 use logcabin_decide::redaction::BeginRedaction;
 use logcabin_record::{Offset, command::UserRedact};
 use logcabin_service::{
-    redactions::{self, RedactionError},
+    orders::OrderError,
+    redactions,
     sent::{SentKind, SentQuery, SentSearch},
 };
 use logcabin_state::UserRedaction;
@@ -103,8 +104,8 @@ impl Act for RedactUser {
         });
         if wait {
             work.await.map_err(ActError::invalid)?.map_err(|error| match error {
-                RedactionError::Propose(error) => ActError::Propose(error),
-                RedactionError::Read(error) => ActError::Read(error),
+                OrderError::Propose(error) => ActError::Propose(error),
+                OrderError::Read(error) => ActError::Read(error),
             })?;
         }
         redaction_status(context, &id).ok_or_else(gone)

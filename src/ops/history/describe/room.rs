@@ -6,9 +6,10 @@ use logcabin_record::{
     Record,
     command::{
         AliasRemove, AliasSet, DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule,
-        EventsEnd, NoticeRoom, Receipt, ReportCreate, ReportRemove, RoomBlock, RoomErase,
-        RoomEvent, RoomForget, RoomNetwork, RoomPurge, RoomReceipt, RoomShutdown,
-        RoomShutdownFinish, RoomTyping, RoomUndo, RoomVisibility,
+        EventsEnd, NoticeRoom, Receipt, ReportCreate, ReportRemove, ReportReopen, RoomBlock,
+        RoomErase, RoomEvent, RoomForget, RoomNetwork, RoomPurge, RoomPurgeHistory,
+        RoomPurgeHistoryFinish, RoomReceipt, RoomShutdown, RoomShutdownFinish, RoomTyping,
+        RoomUndo, RoomVisibility,
     },
 };
 
@@ -131,6 +132,12 @@ impl Describe for ReportRemove {
     }
 }
 
+impl Describe for ReportReopen {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        (who, format!("opened the report {} again", self.report))
+    }
+}
+
 impl Describe for DelayedSchedule {
     fn describe(self, _: &Record, _: String) -> ActorAndText {
         let after = format!("{} ms", self.delay_ms);
@@ -165,6 +172,7 @@ impl Describe for RoomErase {
                 format!("of {event_type} that had lived for {} seconds", lifetime_ms / 1000)
             }
             EventsEnd::Sender { user_id, .. } => format!("of {user_id}, who was erased"),
+            EventsEnd::Purge { .. } => "whose history is purged".to_owned(),
         };
         (who, format!("removed {} event(s) from the room {why}", self.events.len()))
     }
@@ -173,6 +181,20 @@ impl Describe for RoomErase {
 impl Describe for RoomPurge {
     fn describe(self, _: &Record, who: String) -> ActorAndText {
         (who, format!("purged {}{}", self.room_id, because(self.reason)))
+    }
+}
+
+impl Describe for RoomPurgeHistory {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let but = if self.keep_local { ", but for what users of this server sent" } else { "" };
+        let Self { room_id, before, .. } = self;
+        (who, format!("began to purge the history of {room_id} before record {before}{but}"))
+    }
+}
+
+impl Describe for RoomPurgeHistoryFinish {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        (who, format!("purged the history of {}", self.room_id))
     }
 }
 

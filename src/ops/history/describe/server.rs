@@ -4,8 +4,8 @@ use super::{ActorAndText, Describe};
 use logcabin_record::{
     Offset, Record,
     command::{
-        AdminReason, BackupMade, DeliveryAdvance, ImportBegin, ImportEnd, LogCheckpoint, LogErase,
-        ServerIdentity, ServerRestore,
+        AdminReason, AdminUndo, BackupMade, DeliveryAdvance, ImportBegin, ImportEnd, LogCheckpoint,
+        LogErase, ServerIdentity, ServerRestore,
     },
 };
 
@@ -98,6 +98,12 @@ impl Describe for ImportEnd {
 impl Describe for AdminReason {
     fn describe(self, _: &Record, who: String) -> ActorAndText {
         (who, format!("did so because: {}", self.reason))
+    }
+}
+
+impl Describe for AdminUndo {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        (who, format!("undid record {} so", self.record))
     }
 }
 

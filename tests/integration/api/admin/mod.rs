@@ -2,6 +2,7 @@
 //! and what holds for all of it.
 
 mod media;
+mod moderation;
 mod notices;
 mod redactions;
 mod reports;
@@ -205,8 +206,6 @@ async fn endpoints_that_make_no_sense_here_are_not_served() {
     for (method, path, status) in [
         ("POST", "/v1/account_validity/validity".to_owned(), 404),
         ("GET", "/v1/background_updates/status".to_owned(), 404),
-        ("POST", format!("/v1/purge_history/{room}"), 404),
-        ("GET", "/v1/purge_history_status/none".to_owned(), 404),
         ("DELETE", format!("/v1/rooms/{room}/forward_extremities"), 405),
         ("GET", format!("/v1/users/{user}/override_ratelimit"), 404),
         ("POST", format!("/v1/users/{user}/shadow_ban"), 404),

@@ -39,6 +39,7 @@ pub(in super::super) async fn list(
         Ok(html! {
             (list_of(&found, "There are no open reports."))
             (pages(&[], from, found.len(), total))
+            p { a href="/_logcabin/console/log?kind=report.remove" { "Closed reports" } }
         })
     })
     .await
@@ -185,7 +186,14 @@ fn what_to_do(app: &Server, report: &ReportSummary) -> Markup {
             }
             @if let Some(user) = sender {
                 @let given = [("user", user.as_str()), ("of", user.as_str())];
+                @let all = [
+                    ("user", user.as_str()), ("ban", "yes"), ("reject_invites", "yes"),
+                    ("redact", "yes"), ("quarantine", "yes"), ("close_reports", "yes"),
+                ];
+                (group("All of it at once", &["clean-up"], &all))
+                @let everywhere = [("user", user.as_str()), ("from", user.as_str())];
                 (group("All that they sent", &["redact-user", "quarantine-media"], &given))
+                (group("Their rooms", &["change-member", "reject-invites"], &everywhere))
                 @if is_local {
                     (group("The account", &["send-notice", "set-status", "deactivate"], &given))
                 }

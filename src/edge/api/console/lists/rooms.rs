@@ -144,7 +144,7 @@ pub(in super::super) async fn one(
             (acts(
                 &[
                     "join-room", "make-room-admin", "upgrade-room", "block-room",
-                    "quarantine-media", "shut-down-room", "purge-room",
+                    "quarantine-media", "purge-history", "shut-down-room", "purge-room",
                 ],
                 &[("room", id), ("of", id)],
             ))

@@ -7,8 +7,8 @@ use crate::{
     api::{
         console::{
             parts::{
-                acts, at_second, encoded, facts, field, record, short, table, text, those, user,
-                why,
+                act_groups, acts, at_second, encoded, facts, field, record, short, table, text,
+                those, user, why,
             },
             visitor::{ConsoleLogin, Visitor, show},
         },
@@ -168,13 +168,16 @@ pub(in super::super) async fn one(
             }
             (facts(&rows))
             h2 { "Acts" }
-            (acts(
+            (act_groups(
                 &[
-                    "set-status", "reset-password", "set-profile", "log-out", "join-room",
-                    "send-notice", "quarantine-media", "redact-user", "deactivate",
-                    "erase-user",
+                    ("About spam", &["clean-up"]),
+                    ("The account", &["set-status", "set-profile", "reset-password", "log-out"]),
+                    ("Their rooms", &["change-member", "reject-invites", "join-room"]),
+                    ("What they sent", &["redact-user", "quarantine-media"]),
+                    ("Word to them", &["send-notice"]),
+                    ("For ever", &["deactivate", "erase-user"]),
                 ],
-                &[("user", id), ("of", id)],
+                &[("user", id), ("of", id), ("from", id)],
             ))
             h2 { "Devices" }
             (table(&columns, &devices, "No device is logged in."))
