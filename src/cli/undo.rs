@@ -8,7 +8,7 @@ use logcabin_record::Offset;
 
 /// Undo what a record did
 ///
-/// Takes the number of a record (`logcabin history log` shows them) and makes the opposite change.
+/// Takes the number of a record (`logcabin history tail` shows them) and makes the opposite change.
 /// It can undo suspending, locking and making administrators; bans and invites; state of rooms,
 /// such as power levels, names and avatars; blocking a room and listing it; aliases; quarantine;
 /// closed reports; and changes of profiles. It refuses if a later record has changed the same

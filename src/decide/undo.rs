@@ -356,7 +356,11 @@ impl Undo {
             ts: self.ts,
         })?;
         let of = if key.is_empty() { String::new() } else { format!(" of {key}") };
-        Ok(format!("the {kind}{of} in {room_id} is as before, in the name of {by}"))
+        let careful = match kind {
+            StateEventType::RoomPowerLevels => "; nobody may be left who can give power back",
+            _ => "",
+        };
+        Ok(format!("the {kind}{of} in {room_id} is as before, in the name of {by}{careful}"))
     }
 
     fn member(&self, commit: &mut Commit<'_>, event: &EventRef) -> Result<String, Refusal> {

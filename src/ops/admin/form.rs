@@ -86,6 +86,46 @@ impl Form {
     }
 }
 
+impl Form {
+    /// Fills in what is not asked for, and flags that were left out.
+    pub fn complete(&self, act: &mut Map<String, Value>) {
+        let mut whole = Value::Object(std::mem::take(act));
+        for field in self.fields {
+            let given = match field.kind {
+                Kind::Fixed(json) => serde_json::from_str(json).ok(),
+                Kind::Flag => Some(Value::Bool(false)),
+                _ => None,
+            };
+            let is_there = field.name.split('/').try_fold(&whole, |value, part| value.get(part));
+            if let Some(given) = given.filter(|_| is_there.is_none()) {
+                put(&mut whole, field.name, given);
+            }
+        }
+        if let Value::Object(whole) = whole {
+            *act = whole;
+        }
+    }
+}
+
+impl Kind {
+    /// What programs give for it, and whether they have to.
+    pub const fn in_words(self) -> (&'static str, bool) {
+        match self {
+            Self::Text => ("text", true),
+            Self::OneOf(_) => ("one of several words", true),
+            Self::Number => ("number", true),
+            Self::Media => ("object with `id`, `user` or `room`", true),
+            Self::TextIfAny | Self::Secret => ("text", false),
+            Self::Flag | Self::FlagIfAny => ("boolean", false),
+            Self::NumberIfAny => ("number", false),
+            Self::Words => ("array of texts", false),
+            Self::Fixed(_) => ("fixed", false),
+            Self::Change => ("`clear`, or object with the number `to`", false),
+            Self::ChangeText => ("`clear`, or object with the text `to`", false),
+        }
+    }
+}
+
 impl Field {
     pub(crate) const fn new(name: &'static str, label: &'static str, kind: Kind) -> Self {
         Self { name, label, kind }

@@ -81,6 +81,8 @@ struct KnownAct {
     name: &'static str,
     handle: Handler,
     form: Option<&'static Form>,
+    /// The first member of an act's JSON that the act does not have.
+    unknown: fn(&Value) -> Option<String>,
     #[cfg(test)]
     reads: fn(&str) -> Result<(), serde_json::Error>,
 }
@@ -91,6 +93,7 @@ macro_rules! handlers {
             name: <$act>::NAME,
             handle: handle::<$act>,
             form: <$act>::FORM,
+            unknown: unknown::<$act>,
             #[cfg(test)]
             reads: |json| serde_json::from_str::<$act>(json).map(drop),
         }),*]
@@ -183,7 +186,7 @@ fn handle<A: Act>(
 
 /// The error does not quote the message, which may contain a password.
 fn not_an_act(error: serde_json::Error) -> ActError {
-    ActError::Invalid(format!("this is not an act: {error}"))
+    ActError::Invalid(format!("The act cannot be read: {error}."))
 }
 
 /// Carries out the order in a request of the socket. Returns the JSON of the outcome.
@@ -194,6 +197,25 @@ pub(super) async fn answer(
 ) -> Result<String, ActError> {
     let message: Message = serde_json::from_str(json).map_err(not_an_act)?;
     message.carry_out(context, origin).await
+}
+
+/// The first member that an act was given and does not have. Members that are only left out when
+/// they are written have a default.
+fn unknown<A: Act>(given: &Value) -> Option<String> {
+    let act: A = serde_json::from_value(given.clone()).ok()?;
+    let read = serde_json::to_value(&act).ok()?;
+    let mut names = given.as_object()?.keys();
+    names.find(|name| read.get(name.as_str()).is_none()).cloned()
+}
+
+/// Refuses an act of this name with members that it does not have.
+pub fn check(name: &str, act: &Value) -> Result<(), ActError> {
+    match known(name).and_then(|known| (known.unknown)(act)) {
+        Some(unknown) => {
+            Err(ActError::Invalid(format!("The act `{name}` has no field `{unknown}`.")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The acts that have a form, by name.

@@ -112,6 +112,7 @@ async fn later(
             | Command::RoomBlock(_)
             | Command::MediaQuarantine(_)
             | Command::MediaProtect(_)
+            | Command::ReportRemove(_)
     );
     if is_known {
         return Ok(None);
@@ -161,6 +162,7 @@ fn is_about_the_same(one: &Command, other: &Command) -> bool {
         (Command::MediaProtect(one), Command::MediaProtect(other)) => {
             one.media_id == other.media_id
         }
+        (Command::ReportRemove(one), Command::ReportRemove(other)) => one.report == other.report,
         _ => false,
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ruma::api::auth_scheme::AccessToken;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::parts::would_do;
+use super::parts::{ActParameters, AdminParts as _, would_do};
 use crate::{
     api::{answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, endpoint, read_body},
@@ -24,12 +24,18 @@ endpoint! {
 }
 
 pub(super) async fn list(_: Cx<Server>, _: List) -> Result<Json, ApiError> {
-    let acts: serde_json::Map<_, _> = registry::forms()
+    let acts: Map<_, _> = registry::forms()
         .map(|(name, form)| {
             let fields: Vec<_> = form
                 .open()
                 .chain(form.secrets())
-                .map(|field| json!({ "name": field.name, "label": field.label }))
+                .map(|field| {
+                    let (kind, required) = field.kind.in_words();
+                    json!({
+                        "name": field.name, "label": field.label,
+                        "type": kind, "required": required,
+                    })
+                })
                 .collect();
             let act = json!({ "title": form.title, "fields": fields, "final": form.is_final });
             (name.to_owned(), act)
@@ -42,25 +48,28 @@ endpoint! {
     /// An order for an act.
     pub(super) struct Perform = POST "/_logcabin/admin/v1/acts/{name}";
     for AccessToken;
-    { name: String = path }
+    { name: String = path, terms: ActParameters = terms }
 }
 
 pub(super) async fn perform(cx: Cx<Server>, request: Perform) -> Result<Json, ApiError> {
+    // What is misspelt must not become an order for something else.
     #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Body {
-        #[serde(default)]
-        act: Option<Value>,
-        #[serde(default)]
-        reason: Option<String>,
+        act: Map<String, Value>,
+        #[serde(default, rename = "reason")]
+        _reason: Option<String>,
         #[serde(default)]
         dry_run: bool,
     }
-    let name = request.name;
-    if registry::form(&name).is_none() {
-        return Err(ApiError::not_found("There is no such act."));
-    }
-    let Body { act, reason, dry_run } = read_body(&cx.body)?;
-    let order = Order { act: act.unwrap_or_else(|| json!({})), reason, dry_run };
+    let Perform { name, terms } = request;
+    let form = registry::form(&name);
+    let form = form.ok_or_else(|| ApiError::not_found("There is no such act."))?;
+    let Body { mut act, dry_run, .. } = read_body(&cx.body)?;
+    form.complete(&mut act);
+    let act = Value::Object(act);
+    registry::check(&name, &act)?;
+    let order = Order { act, reason: terms.reason, dry_run: dry_run || terms.dry_run };
     let (context, origin) = (Arc::clone(&cx.app.context), cx.origin());
     let done =
         cx.complete(async move { registry::carry_out(&name, order, &context, origin).await });

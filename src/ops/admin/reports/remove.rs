@@ -85,13 +85,19 @@ impl RemoveReport {
         context: &ActContext,
         reporter: &UserId,
     ) -> Result<Option<SendNotice>, ActError> {
-        let Some(body) = &self.tell else { return Ok(None) };
+        let Some(body) = self.tell.as_ref().filter(|body| !body.trim().is_empty()) else {
+            return Ok(None);
+        };
         if body.len() > TELL_BYTES {
             let why = format!("What the reporter is told has at most {TELL_BYTES} bytes.");
             return Err(ActError::Invalid(why));
         }
         // Before the report is closed.
-        context.active(reporter.as_str())?;
+        if context.active(reporter.as_str()).is_err() {
+            return Err(ActError::Invalid(format!(
+                "{reporter} cannot be told, because the account is closed: close the report without that."
+            )));
+        }
         if context.notices.sender(&context.engine.env().server.name).is_none() {
             return Err(ActError::invalid(
                 "The reporter cannot be told: `server_notices.localpart` names nobody.",

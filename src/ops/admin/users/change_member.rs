@@ -179,6 +179,9 @@ impl ChangeMember {
             return Err(ActError::Invalid(format!("At most {ROOMS} rooms are named.")));
         }
         let user_id = context.user_anywhere(&self.user)?;
+        if context.notices.is_sender(&user_id) {
+            return Err(ActError::Invalid(format!("{user_id} sends the notices of the server.")));
+        }
         let change = MemberChange::from(self.change);
         if self.rooms.is_empty() {
             let mut rooms = at_length(|| known_in(context, &user_id));

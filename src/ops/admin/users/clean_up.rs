@@ -116,6 +116,9 @@ enum CleanUpStep {
 impl CleanUp {
     /// The acts, in the order in which each makes the next one last.
     fn steps(&self, context: &ActContext, user_id: &UserId) -> Result<Vec<CleanUpStep>, ActError> {
+        if context.notices.is_sender(user_id) {
+            return Err(ActError::Invalid(format!("{user_id} sends the notices of the server.")));
+        }
         let (user, say) = (user_id.to_string(), self.say.clone());
         let is_local = context.engine.state().accounts.contains(user_id);
         let mut steps = Vec::new();

@@ -83,13 +83,27 @@ async fn an_operator_kicks_bans_and_unbans_a_user_in_all_rooms() {
         ("reject-invites", json!({}), 400, "M_INVALID_PARAM"),
         ("make-coffee", json!({}), 404, "M_NOT_FOUND"),
         ("list-users", json!({}), 404, "M_NOT_FOUND"),
+        ("set-status", json!({ "user": "bob", "suspend": true }), 400, "M_INVALID_PARAM"),
     ] {
         act(&admin, name, json!({ "act": order })).await.refused(status, code);
     }
     act(&ann, "change-member", json!({ "act": order })).await.refused(403, "M_FORBIDDEN");
+    // Whichever way it is asked for, a dry run changes nothing; a misspelt one is refused.
+    let ban = json!({ "user": bob.user_id, "change": "ban", "rooms": [rooms[0]] });
+    let said = act(&admin, "change-member?dry_run=true", json!({ "act": ban })).await.ok();
+    assert_eq!(said["dry_run"], true, "{said}");
+    assert_eq!(membership(&ann, &rooms[0], &bob.user_id).await, "join");
+    for body in [json!({ "act": ban, "dryrun": true }), ban.clone(), json!([])] {
+        let answer = act(&admin, "change-member", body).await;
+        assert!(answer.status == 400, "{:?}", answer.body);
+    }
+    // What a form fills in need not be given.
+    let purge = json!({ "room": rooms[0], "days": 1 });
+    act(&admin, "purge-history", json!({ "act": purge, "dry_run": true })).await.ok();
     let path = "/_logcabin/admin/v1/acts";
     let acts = admin.http.request("GET", path, Some(&admin.access_token), None).await.ok();
-    assert_eq!(acts["acts"]["undo"]["fields"][0]["name"], "record", "{acts}");
+    let field = &acts["acts"]["undo"]["fields"][0];
+    assert_eq!((&field["name"], &field["required"]), (&json!("record"), &json!(true)), "{acts}");
     admin
         .http
         .request("GET", path, Some(&ann.access_token), None)
@@ -170,6 +184,12 @@ async fn a_reporter_is_told_what_was_decided_and_a_closed_report_is_opened_again
     let undone = act(&admin, "undo", json!({ "act": { "record": record } })).await.ok();
     assert_eq!(undone["result"]["now"], json!(format!("the report {id} is open again")));
     assert_eq!(list().await, before);
+    // A later close is not undone with the earlier one.
+    act(&admin, "remove-report", json!({ "act": { "id": id } })).await.ok();
+    let again = act(&admin, "undo", json!({ "act": { "record": record } })).await;
+    again.refused(400, "M_INVALID_PARAM");
+    let latest = newest(&server, "report.remove");
+    act(&admin, "undo", json!({ "act": { "record": latest } })).await.ok();
     act(&admin, "undo", json!({ "act": { "record": record } }))
         .await
         .refused(400, "M_INVALID_PARAM");
