@@ -75,7 +75,7 @@ impl Proposal for Undo {
             )),
         }?;
         if commit.len() == before {
-            return refuse("It is so already.");
+            return refuse("The opposite change would change nothing.");
         }
         if let Some(reason) = &self.reason {
             commit.append(self.stream(), AdminReason { reason: reason.clone() });

@@ -41,7 +41,7 @@ endpoint! {
     { user: String = path, body: FeaturesBody = parameters }
 }
 
-/// Takes only what is so already.
+/// Accepts only the values that the features have.
 pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Json, ApiError> {
     let Put { user, body: FeaturesBody { features } } = request;
     cx.app.context.user_id(&user)?;
