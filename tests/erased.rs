@@ -15,7 +15,7 @@ use logcabin::{
     decide::{
         account::{
             DeviceSet, Login, MetRequirements, Register, RemoveDevices, RenameDevice, SetPassword,
-            SetProfile,
+            SetProfile, Wait,
         },
         account_data::{CreateFilter, SetAccountData},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
@@ -34,7 +34,7 @@ use logcabin::{
         retention::SweepPolicy,
         send::SendEvent,
         sso::LinkSso,
-        status::{Deactivate, SetStatus},
+        status::{Approve, Deactivate, SetStatus},
         threepid::{AddThreepid, CompleteValidation, NoteBound, RequestValidation, Validated},
         to_device::{Acknowledge, SendToDevice},
     },
@@ -120,20 +120,28 @@ impl World {
             kind: AccountKind::User,
             password: Some(format!("{hers}password").into()),
             display_name: Some(format!("{hers}name")),
-            login: Some(Login {
-                user_id: user_id.clone(),
-                device_id: "PHONE".into(),
-                display_name: Some(format!("{hers}device")),
-                tokens,
-                verified: None,
-            }),
+            login: None,
             met: MetRequirements {
+                wait: Some(Wait {
+                    answer: Some(format!("{hers}answer")),
+                    address: Some([203, 0, 113, 7].into()),
+                }),
                 requirements: Requirements {
                     registration_token: None,
                     terms: BTreeMap::from([("privacy".to_owned(), format!("{hers}terms"))]),
                 },
                 ..MetRequirements::default()
             },
+        })
+        .await;
+        self.propose(Approve { user_id: user_id.clone(), reason: Some(format!("{hers}reason")) })
+            .await;
+        self.propose(Login {
+            user_id: user_id.clone(),
+            device_id: "PHONE".into(),
+            display_name: Some(format!("{hers}device")),
+            tokens,
+            verified: None,
         })
         .await;
     }
@@ -248,6 +256,7 @@ impl World {
             admin: Some(true),
             locked: None,
             suspended: None,
+            shadow_banned: None,
             reason: Some(name("status-reason")),
         })
         .await;

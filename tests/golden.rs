@@ -24,7 +24,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use known::KNOWN;
+use known::{KNOWN, log_with};
 use logcabin::{
     clock::Clock,
     decide::{
@@ -196,16 +196,7 @@ fn the_content_of_snapshots_does_not_change_unnoticed() {
     let base = state_of("0.1.0");
     let found = SECTIONS.iter().map(|section| {
         let mut bytes = Vec::new();
-        // The first log has nothing for these sections.
-        let log = match section.name {
-            "oauth" => Some("0.1.0-oauth"),
-            "peers" => Some("0.1.0-federation"),
-            "device lists of others" => Some("0.1.0-set-aside"),
-            "redactions" => Some("0.1.0-redactions"),
-            "history purges" => Some("0.1.0-moderation"),
-            _ => None,
-        };
-        let other = log.map(state_of);
+        let other = log_with(section.name).map(state_of);
         section.write(other.as_ref().unwrap_or(&base), &mut bytes).unwrap();
         (section.name, section.version, blake3::hash(&bytes).to_hex()[..16].to_owned())
     });
@@ -374,12 +365,12 @@ async fn fill(engine: &Engine) {
         password: Some("$pbkdf2-sha512$i=1000$c2FsdA$aGFzaA".into()),
         login: None,
         met: MetRequirements {
-            threepids: Vec::new(),
             requirements: Requirements {
                 registration_token: Some(token),
                 terms: BTreeMap::from([("privacy".to_owned(), "1.0".to_owned())]),
             },
             now_ms: 1_770_000_000_000,
+            ..MetRequirements::default()
         },
     });
     propose!(RemoveRegistrationToken { token });
@@ -485,6 +476,7 @@ async fn fill(engine: &Engine) {
         admin: Some(true),
         locked: None,
         suspended: Some(true),
+        shadow_banned: None,
         reason: Some("a reason".to_owned()),
     });
     let field = "m.tz".to_owned();

@@ -38,7 +38,7 @@ const FOLDERS: [(&str, &str); 20] = [
 
 /// The sections of `src/edge/api/`, from the top down. A section may use those below it and none
 /// above it. `mod.rs` lists the endpoints of all of them.
-const SECTIONS: [&str; 24] = [
+const SECTIONS: [&str; 26] = [
     "app",
     "console",
     "admin",
@@ -57,8 +57,10 @@ const SECTIONS: [&str; 24] = [
     "browser",
     // What sections have in common.
     "outgoing",
+    "shadow",
     "affinity",
     "bodies",
+    "screening",
     "server",
     "addresses",
     "answer",
@@ -571,9 +573,10 @@ const HTTP: [&str; 6] =
     ["http::", "http_body_util::", "hyper::", "hyper_util::", "warp::", "StatusCode"];
 
 /// Files that assemble requests for `outside` to send, or read the answers.
-const CLIENTS: [&str; 3] = [
+const CLIENTS: [&str; 4] = [
     "src/service/accounts/identity.rs",
     "src/service/media/preview.rs",
+    "src/service/screening/hook.rs",
     "src/service/uiaa/captcha.rs",
 ];
 

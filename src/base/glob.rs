@@ -91,8 +91,9 @@ fn is_boundary(is_word: impl Fn(usize) -> bool, index: usize) -> bool {
     index == 0 || !is_word(index - 1) || !is_word(index)
 }
 
-/// Character by character: lower case does not depend on neighbouring characters.
-fn lowercase(text: &str) -> String {
+/// `text` in lower case, character by character: lower case does not depend on neighbouring
+/// characters.
+pub fn lowercase(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
     }

@@ -8,6 +8,7 @@ mod federation;
 mod import;
 mod operation;
 mod origins;
+mod policies;
 mod source;
 
 use std::time::Duration;
@@ -19,6 +20,7 @@ pub use federation::*;
 pub use import::*;
 pub use operation::*;
 pub use origins::*;
+pub use policies::*;
 pub use source::*;
 
 /// An event in federation format, as canonical JSON with its signatures (client-server API, "Size

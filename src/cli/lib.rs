@@ -15,6 +15,7 @@ use logcabin_config::{ArchiveDir, Config, ConfigError, Effective, MediaDir, Over
 use logcabin_ops::history::{Layout, terminal::aligned};
 
 mod act;
+mod approval;
 mod backup;
 mod cluster;
 mod config;
@@ -35,6 +36,7 @@ mod media;
 mod moderation;
 mod notice;
 mod password;
+mod policy;
 mod prove;
 mod ready;
 mod redaction;
@@ -110,6 +112,7 @@ enum Command {
     Notice(notice::Notice),
     Media(media::Media),
     Report(report::Report),
+    Policy(policy::Policy),
     Undo(undo::Undo),
     Work(work::Work),
     Completions(shell::Completions),
@@ -161,6 +164,7 @@ impl Cli {
             Some(Command::Notice(notice)) => notice.run(),
             Some(Command::Media(media)) => media.run(),
             Some(Command::Report(report)) => report.run(),
+            Some(Command::Policy(policy)) => policy.run(),
             Some(Command::Undo(undo)) => undo.run(),
             Some(Command::Work(work)) => work.run(),
             Some(Command::Completions(completions)) => completions.run(),

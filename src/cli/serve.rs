@@ -190,7 +190,8 @@ fn asked(registration: &Registration) -> Vec<String> {
         let choice: Vec<_> = choice.iter().map(|stage| in_words(*stage)).collect();
         choice.join(" or ")
     };
-    must.map(words).collect()
+    let approval = registration.approval.then(|| "wait for an approval".to_owned());
+    must.map(words).chain(approval).collect()
 }
 
 const fn in_words(stage: RegistrationStage) -> &'static str {
@@ -208,7 +209,8 @@ fn try_next(config: &Config) -> String {
     let url = config.server.local_url();
     let prefix = config.server.prefixes.first().map(ToString::to_string).unwrap_or_default();
     // If registration has stages, it takes several requests.
-    let nothing_asked = config.registration.require == [Requirement::default()];
+    let registration = &config.registration;
+    let nothing_asked = registration.require == [Requirement::default()] && !registration.approval;
     let lines = if config.registration.is_open(&config.server) && nothing_asked {
         format!(
             "    curl {url}{prefix}/client/versions\n    \

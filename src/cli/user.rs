@@ -47,6 +47,12 @@ enum Command {
     Suspend(Change),
     /// Unsuspend an account
     Unsuspend(Change),
+    /// Shadow-ban a user: what they do is answered as usual, and reaches nobody
+    ShadowBan(Change),
+    /// Lift a shadow ban
+    LiftShadowBan(Change),
+    Approve(super::approval::Approve),
+    Refuse(super::approval::Refuse),
     Deactivate(Deactivate),
     Redact(super::redaction::RedactUser),
     /// Kick a user from the rooms that they are in, or from some
@@ -80,6 +86,14 @@ struct List {
     /// Only suspended accounts
     #[arg(long)]
     suspended: bool,
+
+    /// Only shadow-banned accounts
+    #[arg(long)]
+    shadow_banned: bool,
+
+    /// Only accounts that wait for approval, with what is known of their users
+    #[arg(long, conflicts_with_all = ["admin", "locked", "suspended", "shadow_banned", "deactivated", "guest"])]
+    waiting: bool,
 
     /// Only deactivated accounts
     #[arg(long)]
@@ -215,15 +229,27 @@ impl User {
                     .run(act, |Changed { user_id, .. }| format!("{user_id} has a new password.\n"))
             }
             Command::SetAdmin(change) => {
-                change.run("is an administrator", |act| act.0 = Some(true))
+                change.run("is an administrator", |act| act.admin = Some(true))
             }
             Command::UnsetAdmin(change) => {
-                change.run("is not an administrator", |act| act.0 = Some(false))
+                change.run("is not an administrator", |act| act.admin = Some(false))
             }
-            Command::Lock(change) => change.run("is locked", |act| act.1 = Some(true)),
-            Command::Unlock(change) => change.run("is not locked", |act| act.1 = Some(false)),
-            Command::Suspend(change) => change.run("is suspended", |act| act.2 = Some(true)),
-            Command::Unsuspend(change) => change.run("is not suspended", |act| act.2 = Some(false)),
+            Command::Lock(change) => change.run("is locked", |act| act.locked = Some(true)),
+            Command::Unlock(change) => change.run("is not locked", |act| act.locked = Some(false)),
+            Command::Suspend(change) => {
+                change.run("is suspended", |act| act.suspended = Some(true))
+            }
+            Command::Unsuspend(change) => {
+                change.run("is not suspended", |act| act.suspended = Some(false))
+            }
+            Command::ShadowBan(change) => {
+                change.run("is shadow-banned", |act| act.shadow_banned = Some(true))
+            }
+            Command::LiftShadowBan(change) => {
+                change.run("is not shadow-banned", |act| act.shadow_banned = Some(false))
+            }
+            Command::Approve(approve) => approve.run(),
+            Command::Refuse(refuse) => refuse.run(),
             Command::Deactivate(deactivate) => deactivate.run(),
             Command::Redact(redact) => redact.run(),
             Command::Kick(change) => change.run(ChangeOf::Kick),
@@ -242,8 +268,12 @@ impl User {
 
 impl List {
     fn run(self) -> Result<ExitCode, Failure> {
-        let Self { admin, locked, suspended, deactivated, guest, common } = self;
-        let filter = Filter { admin, locked, suspended, deactivated, guest };
+        let Self { admin, locked, suspended, shadow_banned, waiting, .. } = self;
+        let Self { deactivated, guest, common, .. } = self;
+        if waiting {
+            return super::approval::list(&common);
+        }
+        let filter = Filter { admin, locked, suspended, shadow_banned, deactivated, guest };
         let mut all = Vec::new();
         let mut after = None;
         loop {
@@ -269,16 +299,12 @@ impl Create {
     }
 }
 
-/// Administrator, locked, suspended.
-type Status = (Option<bool>, Option<bool>, Option<bool>);
-
 impl Change {
-    fn run(self, is: &str, set: impl FnOnce(&mut Status)) -> Result<ExitCode, Failure> {
+    fn run(self, is: &str, set: impl FnOnce(&mut SetStatus)) -> Result<ExitCode, Failure> {
         let Self { user, options } = self;
-        let mut status = (None, None, None);
-        set(&mut status);
-        let (admin, locked, suspended) = status;
-        let act = SetStatus { user, admin, locked, suspended };
+        let (admin, locked, suspended, shadow_banned) = (None, None, None, None);
+        let mut act = SetStatus { user, admin, locked, suspended, shadow_banned };
+        set(&mut act);
         options.run(act, |Changed { user_id, changed }| {
             format!("{user_id} {is} {}.\n", if *changed { "now" } else { "already" })
         })
@@ -334,6 +360,8 @@ fn status(user: &UserSummary) -> String {
         (user.admin, "administrator"),
         (user.locked, "locked"),
         (user.suspended, "suspended"),
+        (user.shadow_banned, "shadow-banned"),
+        (user.waiting, "waiting for approval"),
         (user.deactivated, "deactivated"),
     ];
     let words: Vec<_> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();

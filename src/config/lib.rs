@@ -36,11 +36,12 @@ use list::{SECTIONS, SETTINGS};
 pub use monitor::{AccessFormat, AccessLogTo, ListenAddress};
 use value::RawSetting;
 pub use value::{
-    AcmeChallenge, AdminContact, ArchiveDir, BaseUrl, Bind, DeniedPassword, EraseAfter, FilePath,
-    Hidden, HostName, IdentityServer, JsonTemplate, Lifetime, List, Localpart, MailSecurity,
-    MxcAddress, NoProxy, OpenRegistration, OwnRate, PathPrefix, ProxyUrl, PublicKey, PublicUrl,
-    RedirectPrefix, Requirement, RoomVersion, SecretFile, SecretUrl, SharedSecret, TurnUri,
-    Unauthenticated, UrlPattern, UserRate, WebUrl,
+    AcmeChallenge, AdminContact, ArchiveDir, BaseUrl, Bind, CheckOutcome, DeniedPassword,
+    EraseAfter, FilePath, Hidden, HookFailure, HookPoint, HostName, IdentityServer, JsonTemplate,
+    Lifetime, List, Localpart, MailSecurity, MxcAddress, NoProxy, OpenRegistration, OwnRate,
+    PathPrefix, ProxyUrl, PublicKey, PublicUrl, RedirectPrefix, Requirement, RoomVersion,
+    SecretFile, SecretUrl, SharedSecret, StrangersInvite, TurnUri, Unauthenticated, UrlPattern,
+    UserRate, WebUrl,
 };
 
 /// The prefix of the environment variables.
@@ -382,10 +383,11 @@ impl Passwords {
 pub struct Contradiction(&'static str);
 
 /// The settings that a running server takes over when it reads its configuration again.
-const RELOADED: [&str; 10] = [
+const RELOADED: [&str; 11] = [
     "server.log_filter",
     "registration.open",
     "registration.guests",
+    "registration.approval",
     "tls.certificate",
     "tls.certificate_key",
     "federation.certificate",

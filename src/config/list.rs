@@ -125,6 +125,13 @@ usage_settings! { settings {
         /// (confirmation of an e-mail address or a phone number). "email|msisdn" offers a choice,
         /// "email|dummy" makes a stage optional.
         require: Vec<Requirement> = vec![Requirement::default()];
+        /// Whether accounts that people register for themselves wait until an administrator has
+        /// approved them (`logcabin user approve`). Accounts of application services and guests do
+        /// not, nor do those that administrators make.
+        approval: bool = false;
+        /// What newcomers are asked while `approval` is on; "off" for nothing. Administrators see
+        /// the answer.
+        question: Option<String> = None;
         /// Whether guests may register, without any of these stages.
         guests: bool = false;
         /// A TOML file with the documents that users agree to, "off" for none: a table for each,
@@ -308,6 +315,43 @@ usage_settings! { settings {
         room_key_bytes: u64 = 2 * 1024 * 1024 * 1024, in 131_072..=1_099_511_627_776;
         /// Open reports made by the user.
         reports: usize = 1000, in 1..=10_000_000;
+    }
+
+    /// Invites of users of this server. Users have rules of their own, see docs/moderation.md.
+    invites: Invites {
+        /// Who may invite users with whom they share no room: "allow" is anyone, "local" is users
+        /// of this server, "refuse" is nobody but administrators and application services.
+        strangers: StrangersInvite = StrangersInvite::Allow;
+    }
+
+    /// What is asked before users do something, and checked of their messages. Administrators and
+    /// application services are exempt. See docs/moderation.md.
+    antispam: Antispam {
+        /// The address of a service that is asked (HTTP POST, JSON); "off" for none.
+        hook_url: Option<SecretUrl> = None;
+        /// A file with the secret by which the service knows that this server asks.
+        hook_secret_file: Option<SecretFile> = None;
+        /// What it is asked about: "registration", "login", "create_room", "invite", "join",
+        /// "message", "upload", "profile", "address".
+        hooks: List<HookPoint> = List(HookPoint::ALL.to_vec());
+        /// Milliseconds to wait for an answer.
+        hook_timeout_ms: u64 = 1000, in 10..=30_000;
+        /// What happens without an answer: "open" allows, "closed" refuses.
+        hook_fails: HookFailure = HookFailure::Open;
+        /// Whether messages that a check below is against are refused, or only noted: "mark" or
+        /// "refuse".
+        checks: CheckOutcome = CheckOutcome::Mark;
+        /// The same text in more rooms than this; 0 for any number.
+        duplicate_rooms: u64 = 0, in 0..=10_000;
+        /// Seconds in which that counts.
+        duplicate_seconds: u64 = 300, in 1..=86_400;
+        /// More users mentioned in one message than this; 0 for any number.
+        mentions: u64 = 0, in 0..=10_000;
+        /// More links in an hour than this, from accounts younger than `new_account_seconds`; 0 for
+        /// any number.
+        new_account_links: u64 = 0, in 0..=10_000;
+        /// How long an account is new, in seconds.
+        new_account_seconds: u64 = 86_400, in 60..=31_536_000;
     }
 
     /// Limits on connections and requests.

@@ -3,6 +3,7 @@
 mod account;
 mod acme;
 mod address;
+mod antispam;
 mod bind;
 mod contact;
 mod expiry;
@@ -16,8 +17,8 @@ use std::fmt;
 use toml::{Value, de::DeValue};
 
 pub use self::{
-    account::*, acme::*, address::*, bind::*, contact::*, expiry::*, file::*, matrix::*, proxy::*,
-    secret::*,
+    account::*, acme::*, address::*, antispam::*, bind::*, contact::*, expiry::*, file::*,
+    matrix::*, proxy::*, secret::*,
 };
 
 /// A value as a source gives it.

@@ -1,17 +1,20 @@
 //! Accounts: registration, login, tokens, devices, profile.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 
 use super::{Commit, Env, Proposal, Refusal, oauth, validated::Validated};
-use logcabin_base::planted::{self, Fault};
+use logcabin_base::{
+    limits,
+    planted::{self, Fault},
+};
 use logcabin_record::{
     Command, Offset, Stream,
     command::{
         AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,
         LoginTokenUse, ProfileSet, Requirements, Secret, TokenHash, Tokens, UserPassword,
-        UserRegister, UserUpgrade,
+        UserRegister, UserUpgrade, UserWait,
     },
 };
 use logcabin_state::AccountStatus;
@@ -42,13 +45,26 @@ impl AccountLimit {
         }
         Ok(())
     }
+
+    /// Refuses if as many accounts as possible wait for approval.
+    ///
+    /// # Errors
+    /// [`Refusal::TooManyWaiting`].
+    pub fn check_waiting(&self, accounts: &Accounts) -> Result<(), Refusal> {
+        if accounts.waiting_count() >= limits::WAITING_ACCOUNTS {
+            let admin_contact = self.admin_contact.clone();
+            return Err(Refusal::TooManyWaiting { admin_contact });
+        }
+        Ok(())
+    }
 }
 
-/// Refuses new tokens for an account that is deactivated or locked.
+/// Refuses new tokens for an account that is deactivated or locked, or waits for approval.
 pub(super) fn may_have_a_session(standing: AccountStatus) -> Result<(), Refusal> {
     match standing {
         AccountStatus { deactivated: Some(_), .. } => Err(Refusal::UserDeactivated),
         AccountStatus { locked: true, .. } => Err(Refusal::UserLocked),
+        AccountStatus { waiting: Some(_), .. } => Err(Refusal::AwaitsApproval),
         _ => Ok(()),
     }
 }
@@ -104,6 +120,17 @@ pub struct MetRequirements {
     pub threepids: Vec<Validated>,
     /// The time, to check the expiry of a registration token.
     pub now_ms: u64,
+    /// An administrator has to approve the account before anybody can log in.
+    pub wait: Option<Wait>,
+}
+
+/// What an administrator learns of a newcomer whose account they may approve.
+#[derive(Clone, Debug, Default)]
+pub struct Wait {
+    /// What they answered to the operator's question.
+    pub answer: Option<String>,
+    /// From where they registered.
+    pub address: Option<IpAddr>,
 }
 
 impl MetRequirements {
@@ -136,13 +163,21 @@ impl MetRequirements {
             let (user_id, field) = (user_id.clone(), "displayname".to_owned());
             commit.append(stream.clone(), ProfileSet { user_id, field, value: Some(name.into()) });
         }
-        if let Some(login) = login {
-            commit.append(stream, login.command());
+        match (&self.wait, login) {
+            (Some(Wait { answer, address }), _) => {
+                let (answer, address) = (answer.clone(), *address);
+                commit.append(stream, UserWait { user_id: user_id.clone(), answer, address });
+            }
+            (None, Some(login)) => commit.append(stream, login.command()),
+            (None, None) => {}
         }
         Ok(())
     }
 
     fn check(&self, commit: &Commit<'_>) -> Result<(), Refusal> {
+        if self.wait.is_some() {
+            commit.env.accounts.check_waiting(&commit.env.state.accounts)?;
+        }
         let Some(token) = &self.requirements.registration_token else { return Ok(()) };
         let token = commit.env.state.registration_tokens.get(token);
         let good = token.is_some_and(|token| token.is_good(self.now_ms));

@@ -170,7 +170,7 @@ impl CreateRoom {
             commit.add_event(self.event("m.room.topic", "", content))?;
         }
         for invitee in self.invite.iter().filter(|invitee| **invitee != self.creator) {
-            must_take_invites(commit.env, invitee, &self.creator, None)?;
+            must_take_invites(commit.env, None, invitee, &self.creator, None)?;
             let mut content = member_content(commit.env, invitee, MembershipState::Invite, None);
             if self.is_direct {
                 content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
@@ -203,7 +203,7 @@ impl CreateRoom {
             let membership = content.get("membership").and_then(CanonicalJsonValue::as_str);
             if membership == Some("invite") {
                 let now = commit.draft()?.membership(env, &target)?;
-                must_take_invites(env, &target, &self.creator, now)?;
+                must_take_invites(env, None, &target, &self.creator, now)?;
             }
         }
         let event_type = state.event_type.to_string();

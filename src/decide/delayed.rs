@@ -205,6 +205,10 @@ impl Proposal for SendDelayed {
             AccountStatus { deactivated: Some(_), .. } => return Err(Refusal::UserDeactivated),
             AccountStatus { locked: true, .. } => return Err(Refusal::UserLocked),
             AccountStatus { suspended: true, .. } => return Err(Refusal::UserSuspended),
+            AccountStatus { waiting: Some(_), .. } => return Err(Refusal::AwaitsApproval),
+            AccountStatus { shadow_banned: true, .. } => {
+                return Err(Refusal::Forbidden("This cannot be sent.".to_owned()));
+            }
             _ => {}
         }
         commit.delay_id = Some(self.delay_id.clone());

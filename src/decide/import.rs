@@ -37,6 +37,8 @@ impl Proposal for ImportAccount {
             admin: None,
             locked: Some(true),
             suspended: None,
+            shadow_banned: None,
+            approved: None,
             reason: Some(self.reason.clone()),
             terms: BTreeMap::new(),
         };

@@ -31,6 +31,7 @@ pub mod moderation;
 pub mod notice;
 pub mod oauth;
 mod permits;
+pub mod policy_list;
 pub mod policy_server;
 mod powers;
 pub mod presence;
@@ -65,7 +66,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 pub use draft::{NewEvent, RoomDraft};
-pub use member_event::member_content;
+pub use member_event::{may_be_entered, may_be_invited, member_content};
 pub use permits::Permits;
 pub use powers::Powers;
 
@@ -109,6 +110,9 @@ pub enum Refusal {
     /// The rules do not allow it.
     #[error("{0}")]
     Forbidden(String),
+    /// A rule of the operator's does not allow it: of the configuration, or of a policy list.
+    #[error("{0}")]
+    AgainstPolicy(&'static str),
     /// The subject does not exist, or is hidden from this user.
     #[error("{0}")]
     NotFound(String),
@@ -202,6 +206,13 @@ pub enum Refusal {
     UserLocked,
     #[error("this cannot be done while the account is suspended")]
     UserSuspended,
+    #[error("this account awaits the approval of an administrator")]
+    AwaitsApproval,
+    #[error("too many new accounts await the approval of an administrator; try again later")]
+    TooManyWaiting {
+        /// The administrator's contact as a URI.
+        admin_contact: String,
+    },
     /// The room does not admit guests.
     #[error("this room does not take guests")]
     GuestAccessForbidden,

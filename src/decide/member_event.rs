@@ -7,7 +7,11 @@ use ruma::{
 };
 
 use super::{Env, Membership, Refusal, RoomDraft, is_local};
-use logcabin_record::Offset;
+use logcabin_read::{
+    invites::{InviteRule, invite_rule, is_of_refused_stranger},
+    policy_lists::{KeptBy, Subject},
+};
+use logcabin_record::{Offset, command::PolicyArea};
 
 /// Refuses a guest if the room does not admit guests (client-server API, "Guest Access").
 pub(super) fn must_take_guests(
@@ -41,11 +45,12 @@ pub(super) fn may_come(
     env.quotas.room(&env.state, user_id)
 }
 
-/// Refuses an invite of a user who blocks invites (client-server API, "Invite permission"), is
-/// deactivated, or has used up the quota of pending invites. `now` is their membership before the
-/// invite.
+/// Refuses an invite of a user who blocks such invites (client-server API, "Invite permission", and
+/// MSC4155), is deactivated, or has used up the quota of pending invites, and an invite that the
+/// server's rules are against. `now` is their membership before the invite.
 pub(super) fn must_take_invites(
     env: &Env,
+    room_id: Option<&RoomId>,
     user_id: &UserId,
     inviter: &UserId,
     now: Option<Membership>,
@@ -53,13 +58,91 @@ pub(super) fn must_take_invites(
     if env.state.accounts.is_deactivated(user_id) {
         return Err(Refusal::Forbidden("Their account has been deactivated.".to_owned()));
     }
-    if env.events.blocks_invites(&env.state, user_id)? {
+    if env.state.accounts.standing(user_id).is_some_and(|standing| standing.waiting.is_some()) {
+        return Err(Refusal::Forbidden("Their account awaits approval.".to_owned()));
+    }
+    // Whoever knocks asks to be invited.
+    let was_asked_for = now == Some(Membership::Knock);
+    if !was_asked_for
+        && invite_rule(&env.events, &env.state, user_id, inviter)? == InviteRule::Block
+    {
         return Err(Refusal::InviteBlocked(user_id.to_owned()));
+    }
+    let subject = Subject { room: room_id, by: Some(user_id), ..Subject::of_user(inviter) };
+    must_pass(env, PolicyArea::Invites, subject)?;
+    let own = &env.server.name;
+    if !was_asked_for && is_of_refused_stranger(&env.events, &env.state, own, user_id, inviter) {
+        let by = KeptBy::Setting("invites.strangers");
+        let (kept_away, at) = (&env.events.policy_lists().kept_away, env.state.applied());
+        kept_away.note(PolicyArea::Invites.name(), inviter.as_str(), &by, true, at);
+        return Err(Refusal::AgainstPolicy(OF_STRANGER));
     }
     if now == Some(Membership::Invite) {
         return Ok(());
     }
     env.quotas.invite(&env.state, &env.server.name, user_id, inviter)
+}
+
+/// Refuses what a rule of a policy list is against.
+pub(super) fn must_pass(env: &Env, area: PolicyArea, subject: Subject<'_>) -> Result<(), Refusal> {
+    let lists = env.events.policy_lists();
+    match lists.refuses(&env.state, area, subject) {
+        None => Ok(()),
+        Some(_) => Err(Refusal::AgainstPolicy(AGAINST_POLICY)),
+    }
+}
+
+const OF_STRANGER: &str =
+    "Users of this server are invited only by people with whom they share a room.";
+
+const AGAINST_POLICY: &str = "A moderation policy of this server does not allow this.";
+
+/// The type of the state event by which a room asks for the rules of this server's policy lists to
+/// be applied to joins and knocks.
+const ASKS_FOR_POLICIES: &str = "org.logcabin.policy_lists";
+
+/// Refuses a user whom a policy list bans, if the room has asked for that.
+pub(super) fn must_be_welcome(
+    env: &Env,
+    room: &RoomDraft,
+    user_id: &UserId,
+) -> Result<(), Refusal> {
+    if env.state.policy_lists.is_empty() {
+        return Ok(());
+    }
+    let asks = room.shown_content(env, &StateEventType::from(ASKS_FOR_POLICIES), "")?;
+    let enabled = asks.as_ref().and_then(|content| content.get("enabled"));
+    if enabled != Some(&CanonicalJsonValue::Bool(true)) {
+        return Ok(());
+    }
+    let room = room.room_id().map(|room_id| &**room_id);
+    let subject = Subject { room, ..Subject::of_user(user_id) };
+    must_pass(env, PolicyArea::Joins, subject)
+}
+
+/// Refuses a room that is blocked, or that a policy list bans, unless the user is spared.
+///
+/// # Errors
+/// When it is.
+pub fn may_be_entered(env: &Env, room_id: &RoomId, user_id: &UserId) -> Result<(), Refusal> {
+    if env.state.closures.blocked(room_id).is_some() {
+        return Err(Refusal::Forbidden("This room has been blocked on this server.".to_owned()));
+    }
+    let subject = Subject { by: Some(user_id), ..Subject::default().in_room(room_id) };
+    must_pass(env, PolicyArea::Joins, subject)
+}
+
+/// Refuses an invite that comes with a room's events, as [`must_take_invites`].
+///
+/// # Errors
+/// When the user, or a rule of this server, is against it.
+pub fn may_be_invited(
+    env: &Env,
+    room_id: &RoomId,
+    user_id: &UserId,
+    inviter: &UserId,
+) -> Result<(), Refusal> {
+    must_take_invites(env, Some(room_id), user_id, inviter, Some(Membership::Invite))
 }
 
 /// The content of the previous member event with the profile in `content`. Members about the join
@@ -131,8 +214,9 @@ pub(super) fn vet_content(
         Some("join") if sender == target => {
             let now = room.membership(env, target)?;
             if now != Some(Membership::Join) {
-                must_not_be_blocked(env, room)?;
+                must_not_be_blocked(env, room, target)?;
                 must_take_guests(env, room, target)?;
+                must_be_welcome(env, room, target)?;
                 may_come(env, target, now)?;
             }
             if !matches!(now, Some(Membership::Join | Membership::Invite | Membership::Ban)) {
@@ -144,10 +228,11 @@ pub(super) fn vet_content(
             "A user of another server cannot be invited by this request.".to_owned(),
         )),
         Some("knock") => {
-            must_not_be_blocked(env, room)?;
+            must_not_be_blocked(env, room, target)?;
+            must_be_welcome(env, room, target)?;
             may_come(env, target, room.membership(env, target)?)
         }
-        Some("invite") => must_not_be_blocked(env, room),
+        Some("invite") => must_not_be_blocked(env, room, sender),
         Some("leave") if sender == target => {
             match (room.membership(env, target)?, room.room_id()) {
                 (Some(Membership::Invite), Some(room_id)) => may_reject(env, room_id, target),
@@ -188,13 +273,13 @@ pub fn member_content(
     content
 }
 
-/// Refuses joins, knocks and invites for a blocked room.
-pub(super) fn must_not_be_blocked(env: &Env, room: &RoomDraft) -> Result<(), Refusal> {
-    let blocked = room.room_id().and_then(|room_id| env.state.closures.blocked(room_id));
-    match blocked {
-        None => Ok(()),
-        Some(_) => Err(Refusal::Forbidden("This room has been blocked on this server.".to_owned())),
-    }
+/// Refuses joins, knocks and invites for a room that is blocked, or that a policy list bans.
+pub(super) fn must_not_be_blocked(
+    env: &Env,
+    room: &RoomDraft,
+    user_id: &UserId,
+) -> Result<(), Refusal> {
+    room.room_id().map_or(Ok(()), |room_id| may_be_entered(env, room_id, user_id))
 }
 
 /// Refuses to reject the invite to the room of server notices. Deactivated users leave it

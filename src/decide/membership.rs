@@ -10,7 +10,7 @@ use ruma::{
 use super::{
     Commit, Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, is_local,
     member_event::{
-        authorise_join, may_come, may_reject, member_content, must_not_be_blocked,
+        authorise_join, may_come, may_reject, member_content, must_be_welcome, must_not_be_blocked,
         must_take_guests, must_take_invites, with_the_rest_of,
     },
     not_in_it,
@@ -102,7 +102,7 @@ impl Proposal for ChangeMembership {
             return Err(Refusal::Forbidden("You are not in this room.".to_owned()));
         }
         if matches!(self.change, Change::Join | Change::Knock | Change::Invite) {
-            must_not_be_blocked(env, room)?;
+            must_not_be_blocked(env, room, &self.sender)?;
         }
         let now = room.membership(env, &self.target)?;
         if self.change == Change::Leave && now == Some(Membership::Invite) {
@@ -113,6 +113,7 @@ impl Proposal for ChangeMembership {
             must_take_guests(env, room, &self.target)?;
         }
         if matches!(self.change, Change::Join | Change::Knock) {
+            must_be_welcome(env, room, &self.target)?;
             may_come(env, &self.target, now)?;
         }
         let mut content = member_content(env, &self.target, membership, self.reason.as_deref());
@@ -150,7 +151,9 @@ impl Proposal for ChangeMembership {
         ))?;
         match self.change {
             // Last, so that only users who may invite learn of it.
-            Change::Invite => must_take_invites(env, &self.target, &self.sender, now)?,
+            Change::Invite => {
+                must_take_invites(env, Some(&self.room_id), &self.target, &self.sender, now)?;
+            }
             Change::Join => bring_along(commit, &self.target, &self.room_id)?,
             _ => {}
         }
@@ -215,13 +218,13 @@ impl Proposal for AcceptAddressInvite {
             return Err(Refusal::NotFound("There is no such user.".to_owned()));
         }
         let room = commit.room(&self.room_id)?;
-        must_not_be_blocked(env, room)?;
+        must_not_be_blocked(env, room, &self.user_id)?;
         let now = room.membership(env, &self.user_id)?;
         if matches!(now, Some(Membership::Join | Membership::Invite)) {
             return Ok(Changed::Already);
         }
         let invite = self.invite(commit)?;
-        must_take_invites(env, &self.user_id, &invite.sender, now)?;
+        must_take_invites(env, Some(&self.room_id), &self.user_id, &invite.sender, now)?;
         self.add(commit, &invite)
     }
 }
@@ -287,7 +290,7 @@ pub fn must_be_able_to_invite(
     if room.membership(env, user_id)? != Some(Membership::Join) {
         return Err(not_in_it());
     }
-    must_not_be_blocked(env, &room)?;
+    must_not_be_blocked(env, &room, user_id)?;
     if room.powers(env)?.has_level(user_id, RoomPowerLevelsIntField::Invite) {
         Ok(())
     } else {

@@ -549,7 +549,7 @@ impl Proposal for HaveJoin {
         }
         let env = commit.env;
         let room = commit.room(&self.room_id)?;
-        must_not_be_blocked(env, room)?;
+        must_not_be_blocked(env, room, &self.user_id)?;
         let inviter = room.someone_who_may_invite(env)?.ok_or(Refusal::UnableToGrantJoin)?;
         let invite = member_content(env, &self.user_id, MembershipState::Invite, None);
         let (event_type, key) = (TimelineEventType::RoomMember, self.user_id.as_str());

@@ -98,7 +98,8 @@ impl Exempt {
         Self(Some(Arc::new(is_exempt)))
     }
 
-    fn has(&self, user_id: &UserId) -> bool {
+    /// Whether this user is one of them.
+    pub fn has(&self, user_id: &UserId) -> bool {
         self.0.as_ref().is_some_and(|is_exempt| is_exempt(user_id))
     }
 }

@@ -130,7 +130,7 @@ impl SendEvent {
         let before = commit.room(&self.room_id)?.membership(env, target)?;
         let (event_id, _) = commit.settle(event)?;
         if invites {
-            must_take_invites(env, target, &self.sender, before)?;
+            must_take_invites(env, Some(&self.room_id), target, &self.sender, before)?;
         }
         if joins && before != Some(Membership::Join) {
             bring_along(commit, target, &self.room_id)?;

@@ -10,6 +10,7 @@ use logcabin_record::{
     Stream,
     command::{DeviceRemove, UserDeactivate, UserStatus},
 };
+use logcabin_state::AccountStatus;
 use ruma::OwnedUserId;
 
 /// Create an account on behalf of an administrator.
@@ -37,6 +38,8 @@ impl Proposal for CreateAccount {
                 admin: Some(true),
                 locked: None,
                 suspended: None,
+                shadow_banned: None,
+                approved: None,
                 reason: None,
                 terms: BTreeMap::new(),
             };
@@ -55,7 +58,23 @@ pub struct SetStatus {
     /// Whether the account is locked.
     pub locked: Option<bool>,
     pub suspended: Option<bool>,
+    pub shadow_banned: Option<bool>,
     pub reason: Option<String>,
+}
+
+/// Refuses a change after which an administrator would be shadow-banned: they would believe to
+/// administer the server.
+pub(super) fn must_fit(is: AccountStatus, set: &UserStatus) -> Result<(), Refusal> {
+    let admin = set.admin.unwrap_or(is.admin);
+    if admin && set.shadow_banned.unwrap_or(is.shadow_banned) {
+        let why = "An administrator of the server cannot be shadow-banned.";
+        return Err(Refusal::Forbidden(why.to_owned()));
+    }
+    if admin && set.admin.is_some() && is.waiting.is_some() {
+        let why = "The account has to be approved before it can be an administrator's.";
+        return Err(Refusal::Forbidden(why.to_owned()));
+    }
+    Ok(())
 }
 
 impl Proposal for SetStatus {
@@ -80,14 +99,85 @@ impl Proposal for SetStatus {
             admin: new(self.admin, standing.admin),
             locked: new(self.locked, standing.locked),
             suspended: new(self.suspended, standing.suspended),
+            shadow_banned: new(self.shadow_banned, standing.shadow_banned),
+            approved: None,
             reason: self.reason.clone(),
             terms: BTreeMap::new(),
         };
-        let changes = [status.admin, status.locked, status.suspended].iter().any(Option::is_some);
+        must_fit(standing, &status)?;
+        let changes = [status.admin, status.locked, status.suspended, status.shadow_banned];
+        let changes = changes.iter().any(Option::is_some);
         if changes {
             commit.append(self.stream(), status);
         }
         Ok(changes)
+    }
+}
+
+/// Approve an account that waits for it.
+#[derive(Clone, Debug)]
+pub struct Approve {
+    pub user_id: OwnedUserId,
+    pub reason: Option<String>,
+}
+
+impl Proposal for Approve {
+    /// Whether it waited.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let standing = commit.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+        if standing.deactivated.is_some() {
+            return Err(Refusal::UserDeactivated);
+        }
+        if standing.waiting.is_some() {
+            let status = UserStatus {
+                user_id: self.user_id.clone(),
+                admin: None,
+                locked: None,
+                suspended: None,
+                shadow_banned: None,
+                approved: Some(true),
+                reason: self.reason.clone(),
+                terms: BTreeMap::new(),
+            };
+            commit.append(self.stream(), status);
+        }
+        Ok(standing.waiting.is_some())
+    }
+}
+
+/// Close and erase an account that waits for approval. Its user may be in rooms, if they were a
+/// guest: they leave them afterwards.
+#[derive(Clone, Debug)]
+pub struct Refuse {
+    pub user_id: OwnedUserId,
+    pub reason: Option<String>,
+    /// The time, in milliseconds since the Unix epoch.
+    pub ts: u64,
+}
+
+impl Proposal for Refuse {
+    /// Whether it waited.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::user(&self.user_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let standing = commit.env.state.accounts.standing(&self.user_id).ok_or_else(no_account)?;
+        if standing.waiting.is_none() {
+            return Ok(false);
+        }
+        let Self { user_id, reason, ts } = self.clone();
+        let closing =
+            Deactivate { user_id, erase: true, messages: false, media: false, reason, ts };
+        closing.decide(commit)
     }
 }
 

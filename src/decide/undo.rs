@@ -12,6 +12,7 @@ use super::{
     membership::{Change, ChangeMembership},
     moderation::in_the_name_of,
     send::SendEvent,
+    status::must_fit,
 };
 use logcabin_read::events::{EventRef, as_shown};
 use logcabin_record::{
@@ -117,6 +118,7 @@ impl Undo {
             ("an administrator", body.admin, is.admin),
             ("locked", body.locked, is.locked),
             ("suspended", body.suspended, is.suspended),
+            ("shadow-banned", body.shadow_banned, is.shadow_banned),
         ];
         if settings.iter().any(|(_, set, is)| set.is_some_and(|set| set != *is)) {
             return changed_by(None);
@@ -137,9 +139,12 @@ impl Undo {
             admin: body.admin.map(|set| !set),
             locked: body.locked.map(|set| !set),
             suspended: body.suspended.map(|set| !set),
+            shadow_banned: body.shadow_banned.map(|set| !set),
+            approved: None,
             reason: None,
             terms: std::collections::BTreeMap::new(),
         };
+        must_fit(is, &opposite)?;
         commit.append(self.stream(), opposite);
         Ok(said)
     }

@@ -42,10 +42,14 @@ use logcabin_decide::{
     retention::{Retention, RetentionClock},
 };
 use logcabin_log::{AppendError, Batch, Log, ReadError, StreamHeads, follow::Follow};
-use logcabin_read::events::EventStore;
+use logcabin_read::{
+    events::EventStore,
+    invites::Strangers,
+    policy_lists::{Match, Subject},
+};
 use logcabin_record::{
     Command, NewRecord, Offset, Origin, Record, Stream,
-    command::{ServerIdentity, ServerKey},
+    command::{PolicyArea, ServerIdentity, ServerKey},
     server_keys::{self, ServerKeys},
 };
 use logcabin_state::{ApplyError, State};
@@ -151,6 +155,8 @@ pub struct Options {
     pub accounts: AccountLimit,
     /// How much one user may store.
     pub quotas: Arc<Quotas>,
+    /// Who may invite users of this server.
+    pub strangers: Strangers,
     /// The source of time.
     pub clock: Clock,
 }
@@ -164,6 +170,7 @@ impl Options {
             gather: Gather::default(),
             accounts: AccountLimit::default(),
             quotas: Arc::default(),
+            strangers: Strangers::default(),
             clock,
         }
     }
@@ -214,6 +221,9 @@ impl Engine {
         }
         let events = Arc::new(EventStore::new(Arc::clone(&log), options.event_cache_bytes));
         events.sign_with(Arc::clone(&server));
+        let exempt = options.quotas.exempt.clone();
+        events.limit_strangers(options.strangers);
+        events.policy_lists().spare(Box::new(move |user_id| exempt.has(user_id)));
         let head = Arc::new(Head::new(state.applied()));
         let heads: StreamHeads = state.streams.heads();
         let live = Arc::new(Live::new(Env {
@@ -268,6 +278,11 @@ impl Engine {
 
     pub fn events(&self) -> &EventStore {
         &self.events
+    }
+
+    /// The rule of a policy list by which the subject is refused in this area, which is noted.
+    pub fn refused_by_policy(&self, area: PolicyArea, subject: Subject<'_>) -> Option<Match> {
+        self.events.policy_lists().refuses(&self.state(), area, subject)
     }
 
     /// The published head.

@@ -4,8 +4,10 @@
 
 pub mod branches;
 pub mod events;
+pub mod invites;
 pub mod keyring;
 pub mod notifications;
+pub mod policy_lists;
 pub mod policy_server;
 pub mod servers;
 pub mod sync;

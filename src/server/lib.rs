@@ -101,6 +101,9 @@ pub enum ServerError {
     Federation(String),
     #[error("traces cannot be sent: {0}")]
     Traces(String),
+    /// The antispam hook is not usable as it is configured.
+    #[error("the antispam hook: {0}")]
+    Antispam(String),
     /// A part that is configured is not in this program.
     #[error(
         "`{setting}` is set, and this program was built without the feature `{feature}`: remove the \

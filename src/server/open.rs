@@ -61,7 +61,7 @@ use logcabin_read::{
     notifications::Unread,
     sync::{KnownMembers, sliding::Connections},
 };
-use logcabin_record::Offset;
+use logcabin_record::{Offset, threepid::Medium};
 use logcabin_search::Search;
 use logcabin_service::{
     deliveries::Deliveries,
@@ -80,6 +80,7 @@ use logcabin_service::{
     public_rooms::Catalogue,
     rendezvous::RendezvousSessions,
     samples::Samples,
+    screening::Screening,
     tally::Tally,
     typing::Typing,
     uiaa,
@@ -259,6 +260,7 @@ impl Core {
         let exempt = exempt(&named.services, &config.server_notices, &config.rate_limits);
         let quotas = Quotas { exempt, ..policies::quotas(&config.quotas) };
         let (engine, begun) = open_engine(config, quotas, Arc::clone(&log.log)).await?;
+        read_policy_lists(&engine)?;
         watch_for_failure(&*log.local);
         make_private(&config.server.data_dir, config.archive_dir());
         Ok(Self { log, archiver, engine: Arc::new(engine), begun })
@@ -350,6 +352,7 @@ impl Components {
             console: config.console.enabled.then(|| config.server.url()),
             room_names: Default::default(),
             notices: config.server_notices.clone(),
+            messages: messages.reach(Medium::Email).then(|| Arc::clone(&messages)),
             federation: ArcSwap::from_pointee(config.federation.clone()),
             archive: config.archive_dir(),
             remote_files: Some(media.remote_files()),
@@ -357,6 +360,8 @@ impl Components {
             cluster: cluster.clone(),
             doctor: Doctor::new(config.clone(), Some(running)),
         });
+        let screening = Screening::new(&config.antispam, engine, &outbound);
+        let screening = screening.map_err(ServerError::Antispam)?;
         let percent = config.rate_limits.enabled.then_some(config.rate_limits.processor_percent);
         let app = Arc::new(api::Server {
             engine: Arc::clone(engine),
@@ -420,6 +425,7 @@ impl Components {
             samples: Arc::new(Samples::of(&config.server.data_dir)),
             tally: Arc::new(Tally::of(&config.server.data_dir)),
             last_seen,
+            screening: Arc::new(screening),
             notices: Notices::new(&config.rate_limits),
             long_work: LongWork::new(percent),
             work_for_servers: LongWork::for_servers(percent),
@@ -434,6 +440,12 @@ impl Components {
 fn tracker(settings: &config::Presence, engine: &Engine) -> Arc<Tracker> {
     let around = presence::writer::around(engine);
     Arc::new(Tracker::new(settings, around, engine.clock().now_ms()))
+}
+
+/// Reads the rules of policy lists before anything is decided: a long list takes seconds.
+fn read_policy_lists(engine: &Engine) -> Result<(), ServerError> {
+    let (state, events) = (engine.state(), engine.events());
+    Ok(background::at_length(|| events.policy_lists().refresh(&state, events))?)
 }
 
 /// The users who are exempt from quotas.
@@ -495,6 +507,7 @@ async fn open_engine(
             admin_contact: config.server.contact_uri(),
         },
         quotas: Arc::new(quotas),
+        strangers: policies::strangers(&config.invites),
         clock: Clock::system(),
     };
     let engine = Engine::start(log, state, options).await?;

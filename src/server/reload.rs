@@ -94,6 +94,7 @@ impl Reloadable {
                 Some(("registration", _)) => {
                     now.registration.open = new.registration.open;
                     now.registration.guests = new.registration.guests;
+                    now.registration.approval = new.registration.approval;
                     self.app.registration.store(Arc::new(now.registration.clone()));
                 }
                 Some(("federation", "allow" | "deny")) => {

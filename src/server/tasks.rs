@@ -20,7 +20,7 @@ use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::{admin::rooms::shutdown as shutdowns, proof};
 use logcabin_service::{
     accounts, appservices, delayed, erasure, federation, guests, last_seen, media, oauth, policies,
-    presence, redactions, typing::Typing,
+    policy_lists, presence, redactions, typing::Typing,
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,
@@ -199,6 +199,11 @@ pub(super) async fn begin(
     tasks.keep("last seen", move || {
         let (engine, last_seen, shutdown) = again.clone();
         last_seen::keep(last_seen, engine, shutdown)
+    });
+    let again = (Arc::clone(engine), shutdown.clone());
+    tasks.keep("policy lists", move || {
+        let (engine, shutdown) = again.clone();
+        policy_lists::keep(engine, shutdown)
     });
     let again = (Arc::clone(engine), shutdown.clone());
     tasks.keep_leased("guests", move || {

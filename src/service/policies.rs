@@ -7,6 +7,7 @@ use logcabin_decide::{
     quota::{Exempt, Quotas},
     retention::{Retention, SweepPolicy},
 };
+use logcabin_read::invites::Strangers;
 use logcabin_snapshot as snapshot;
 
 /// What sweeps erase, and how often.
@@ -75,6 +76,15 @@ pub fn quotas(of: &config::Quotas) -> Quotas {
         room_key_bytes,
         reports,
         exempt: Exempt::default(),
+    }
+}
+
+/// Who may invite users with whom they share no room.
+pub const fn strangers(of: &config::Invites) -> Strangers {
+    match of.strangers {
+        config::StrangersInvite::Allow => Strangers::Allowed,
+        config::StrangersInvite::Local => Strangers::OfThisServer,
+        config::StrangersInvite::Refuse => Strangers::Refused,
     }
 }
 

@@ -20,6 +20,8 @@ use logcabin_record::{
     },
 };
 
+pub(super) mod former;
+
 /// Types of account data that change as a user reads: only their present value is kept.
 const PASSING: [&str; 3] = ["m.fully_read", "m.marked_unread", "com.famedly.marked_unread"];
 
@@ -93,6 +95,10 @@ pub struct AccountStatus {
     pub deactivated: Option<Offset>,
     /// Its messages are hidden from users who had not seen them by this offset.
     pub erased: Option<Offset>,
+    /// It waits for an administrator's approval since the `user.wait` at this offset.
+    pub waiting: Option<Offset>,
+    /// Nobody is told of what it does, and its user does not know.
+    pub shadow_banned: bool,
 }
 
 /// A field of a profile.
@@ -218,6 +224,9 @@ pub struct Accounts {
     /// event that is shown.
     #[serde(skip)]
     erased: RwLock<HashMap<OwnedUserId, Offset>>,
+    /// The users who wait for approval, in the order of their registration.
+    #[serde(skip)]
+    waiting: RwLock<BTreeMap<Offset, OwnedUserId>>,
 }
 
 /// All accounts; everything else is derived from them.
@@ -240,6 +249,9 @@ impl From<Users> for Accounts {
             }
             if let Some(offset) = account.standing.erased {
                 accounts.erased.write().insert(user_id.clone(), offset);
+            }
+            if let Some(offset) = account.standing.waiting {
+                accounts.waiting.write().insert(offset, user_id.clone());
             }
         }
         accounts
@@ -300,6 +312,16 @@ impl Accounts {
     pub fn erased(&self, user_id: &UserId) -> Option<Offset> {
         let erased = self.erased.read();
         if erased.is_empty() { None } else { erased.get(user_id).copied() }
+    }
+
+    /// Those who wait for approval, the first first, each with the `user.wait`.
+    pub fn waiting(&self) -> Vec<(Offset, OwnedUserId)> {
+        self.waiting.read().iter().map(|(offset, user_id)| (*offset, user_id.clone())).collect()
+    }
+
+    /// How many wait for approval.
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.read().len()
     }
 
     /// How many accounts there are.
@@ -433,10 +455,27 @@ impl Accounts {
             standing.admin = body.admin.unwrap_or(standing.admin);
             standing.locked = body.locked.unwrap_or(standing.locked);
             standing.suspended = body.suspended.unwrap_or(standing.suspended);
+            standing.shadow_banned = body.shadow_banned.unwrap_or(standing.shadow_banned);
         });
+        if body.approved == Some(true) {
+            self.end_wait(offset, &body.user_id);
+        }
+    }
+
+    pub(super) fn wait(&self, offset: Offset, user_id: &UserId) {
+        self.change(user_id, offset, |account| account.standing.waiting = Some(offset));
+        self.waiting.write().insert(offset, user_id.to_owned());
+    }
+
+    fn end_wait(&self, offset: Offset, user_id: &UserId) {
+        let since = self.change(user_id, offset, |account| account.standing.waiting.take());
+        if let Some(since) = since.flatten() {
+            self.waiting.write().remove(&since);
+        }
     }
 
     pub(super) fn deactivate(&self, offset: Offset, body: &UserDeactivate) {
+        self.end_wait(offset, &body.user_id);
         let links = self.change(&body.user_id, offset, |account| {
             account.standing.deactivated.get_or_insert(offset);
             account.standing.admin = false;

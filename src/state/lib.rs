@@ -46,6 +46,7 @@ pub mod merkle_tree;
 pub mod names;
 pub mod notices;
 pub mod oauth;
+pub mod policy_lists;
 pub mod presence;
 pub mod pushers;
 pub mod reads;
@@ -88,6 +89,7 @@ pub use merkle_tree::MerkleTree;
 pub use names::Names;
 pub use notices::Notices;
 pub use oauth::Oauth;
+pub use policy_lists::{HeldRule, PolicyLists, Subscription};
 pub use presence::Presence;
 pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
@@ -127,6 +129,8 @@ pub struct State {
     pub redactions: Redactions,
     /// Purges of the history of rooms.
     pub history_purges: HistoryPurges,
+    /// The moderation policy lists whose rules are applied.
+    pub policy_lists: PolicyLists,
     /// Where users get the server's notices.
     pub notices: Notices,
     /// The reports that nobody has dealt with yet.

@@ -176,7 +176,7 @@ macro_rules! sections {
 }
 
 sections! {
-    accounts, "accounts", 1;
+    accounts, "accounts", 2, reads 1 as super::accounts::former::V1;
     oauth, "oauth", 1;
     registration_tokens, "registration tokens", 1;
     names, "names", 1, may begin empty;
@@ -185,6 +185,7 @@ sections! {
     closures, "closures", 1;
     redactions, "redactions", 1, may begin empty;
     history_purges, "history purges", 1, may begin empty;
+    policy_lists, "policy lists", 1, may begin empty;
     notices, "notices", 1;
     reports, "reports", 1;
     memberships, "memberships", 1;

@@ -17,7 +17,7 @@ const { browser, page, complaints } = await openBrowser(executablePath, /status 
 const look = (name) => everyLook(page, name, (size, scheme) => picture(page, directory, name, size, scheme));
 
 // A page is in a group of the navigation.
-const GROUPS = { timeline: "log", activity: "users", media: "rooms", tokens: "users", erasures: "reports", act: "reports", proofs: "log" };
+const GROUPS = { timeline: "log", activity: "users", media: "rooms", tokens: "users", erasures: "reports", waiting: "reports", policies: "reports", act: "reports", proofs: "log" };
 for (const name of ["work", "backups", "snapshots", "cluster"]) GROUPS[name] = "health";
 async function visit(name) {
     for (const of of [GROUPS[name], name].filter(Boolean)) await submitted(() => page.click(`nav a[href$='/${of}']`));
@@ -164,7 +164,7 @@ await page.$eval("a[href] rect.event:not(.focus)", (rect) => rect.parentElement.
 await submitted(() => page.keyboard.press("Enter"));
 assert.equal(await page.$$eval("rect.event.focus", (events) => events.length), 1);
 
-for (const name of ["users", "rooms", "media", "reports", "tokens", "work", "backups", "snapshots", "cluster"]) {
+for (const name of ["users", "rooms", "media", "reports", "waiting", "policies", "tokens", "work", "backups", "snapshots", "cluster"]) {
     await visit(name);
     await look(name);
 }

@@ -47,6 +47,7 @@
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
 mod administration;
+mod antispam;
 mod api;
 mod archive;
 mod backup;

@@ -1,4 +1,5 @@
-//! Limits that keep a server in operation: file descriptors, and lines of its log output.
+//! Limits that keep a server in operation: file descriptors, lines of its log output, and what
+//! waits for its administrators.
 
 use std::time::Duration;
 
@@ -86,3 +87,10 @@ pub const REDACTED_AT_ONCE: usize = 32;
 pub const REDACTIONS_NAMED: usize = 100;
 pub const REDACTION_PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
+
+/// Accounts that wait for an administrator's approval. Somebody has to read them all; further ones
+/// are refused until then.
+pub const WAITING_ACCOUNTS: usize = 1000;
+
+/// What a newcomer answers to the operator's question: a page.
+pub const REGISTRATION_ANSWER_BYTES: usize = 4096;

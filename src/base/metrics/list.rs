@@ -381,6 +381,13 @@ metrics! {
     federation_dropped: IntCounterVec = "logcabin_federation_dropped_total"
         "What was dropped of what strangers at other homeservers left for users of this one"
         |r, n, h| counters(r, n, h, &["kind"]);
+    hook_questions: IntCounterVec = "logcabin_hook_questions_total"
+        "Questions to the antispam hook, and what became of them: allowed, marked, refused, failed"
+        |r, n, h| counters(r, n, h, &["hook", "outcome"]);
+    policy_matches: IntCounterVec = "logcabin_policy_matches_total"
+        "What rules of policy lists and of the configuration matched, by what they are applied to: \
+         refused, or only noted"
+        |r, n, h| counters(r, n, h, &["area", "outcome"]);
     federation_destinations: Each<Reachable, IntGauge> = "logcabin_federation_destinations"
         "Homeservers that were told of events, and whether they could be reached last"
         |r, n, h| gauge_by(r, n, h, "reachable");

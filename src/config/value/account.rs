@@ -34,6 +34,37 @@ impl Setting for OpenRegistration {
     }
 }
 
+/// Who may invite users with whom they share no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StrangersInvite {
+    Allow,
+    /// Only users of this server may.
+    Local,
+    Refuse,
+}
+
+impl Setting for StrangersInvite {
+    const ALLOWED: &'static str = "\"allow\", \"local\" or \"refuse\"";
+
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
+        match given.text()? {
+            "allow" => Some(Self::Allow),
+            "local" => Some(Self::Local),
+            "refuse" => Some(Self::Refuse),
+            _ => None,
+        }
+    }
+
+    fn to_toml(&self) -> Value {
+        let text = match self {
+            Self::Allow => "allow",
+            Self::Local => "local",
+            Self::Refuse => "refuse",
+        };
+        Value::String(text.to_owned())
+    }
+}
+
 /// What is before the colon of a user id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Localpart(Box<str>);

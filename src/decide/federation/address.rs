@@ -30,7 +30,7 @@ pub fn address_invite(
     let room = env.state.rooms.get(room_id).ok_or(TemplateError::NoRoom)?;
     let version = room.version.clone();
     let draft = RoomDraft::of(room);
-    must_not_be_blocked(env, &draft)?;
+    must_not_be_blocked(env, &draft, user_id)?;
     let token = signed.get("token").and_then(CanonicalJsonValue::as_str).unwrap_or_default();
     let invite = draft.state_event(env, &StateEventType::RoomThirdPartyInvite, token)?;
     let is_own_user = is_local(&env.server, user_id);
@@ -46,7 +46,7 @@ pub fn address_invite(
         if !env.state.accounts.contains(user_id) {
             return Err(Refusal::NotFound("There is no such user.".to_owned()).into());
         }
-        must_take_invites(env, user_id, &invite.sender, now)?;
+        must_take_invites(env, Some(room_id), user_id, &invite.sender, now)?;
     }
     let content = address_invite_content(env, user_id, &invite, signed);
     let kind = TimelineEventType::RoomMember;

@@ -259,7 +259,7 @@ impl Proposal for EnterRoom {
         if env.state.accounts.is_deactivated(&event.sender) {
             return Err(Refusal::UserDeactivated);
         }
-        must_not_be_blocked(env, &RoomDraft::of(Arc::clone(&room)))?;
+        must_not_be_blocked(env, &RoomDraft::of(Arc::clone(&room)), &event.sender)?;
         let now = room.membership(&event.sender, Offset::MAX).map(|(_, membership)| membership);
         may_come(env, &event.sender, now)?;
         if room.has_server(&env.server.name) {

@@ -27,4 +27,4 @@ pub use outliers::{OutlierOutcome, RecordOutliers};
 pub use outside::RemoteMembership;
 pub use reached::NoteReached;
 pub use receive::{ReceiveOutcome, ReceivePdu, ReceivePduAtLength};
-pub use template::{TemplateError, invitation, may_authorise, template};
+pub use template::{TemplateError, invitation, may_authorise, may_enter, template};

@@ -1,8 +1,6 @@
 //! Memberships of local users in rooms that this homeserver is not in: incoming invites, knocks,
 //! and the end of both, by the user or by members of the room.
 
-use std::sync::Arc;
-
 use ruma::{
     OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId, UserId,
     events::room::member::MembershipState,
@@ -12,8 +10,8 @@ use serde_json::value::RawValue;
 
 use super::receive::body;
 use crate::{
-    Commit, Membership, Proposal, Refusal, RoomDraft, is_local,
-    member_event::{may_come, may_reject, must_not_be_blocked, must_take_invites},
+    Commit, Membership, Proposal, Refusal, is_local,
+    member_event::{may_be_entered, may_come, may_reject, must_take_invites},
 };
 use logcabin_read::{
     branches::PENDING,
@@ -91,26 +89,16 @@ impl Proposal for RemoteMembership {
         }
         let now = room.as_ref().and_then(|room| room.membership(user_id, Offset::MAX));
         let now = now.map(|(_, membership)| membership);
-        let draft = room.as_ref().map(|room| RoomDraft::of(Arc::clone(room)));
-        let unblocked = || match &draft {
-            Some(draft) => must_not_be_blocked(env, draft),
-            None => match env.state.closures.blocked(&self.room_id) {
-                None => Ok(()),
-                Some(_) => {
-                    Err(Refusal::Forbidden("This room has been blocked on this server.".to_owned()))
-                }
-            },
-        };
         match (content.membership, now) {
             (_, Some(Membership::Join)) => {
                 return Err(Refusal::BadState("The user is in the room.".to_owned()));
             }
             (MembershipState::Invite, _) => {
-                unblocked()?;
-                must_take_invites(env, user_id, &event.sender, now)?;
+                may_be_entered(env, &self.room_id, user_id)?;
+                must_take_invites(env, Some(&self.room_id), user_id, &event.sender, now)?;
             }
             (MembershipState::Knock, _) => {
-                unblocked()?;
+                may_be_entered(env, &self.room_id, user_id)?;
                 may_come(env, user_id, now)?;
             }
             (

@@ -8,7 +8,7 @@ use ruma::{
 
 use crate::{
     Env, Membership, NewEvent, Refusal, RoomDraft,
-    member_event::{authorise_join, member_content, must_not_be_blocked},
+    member_event::{authorise_join, member_content, must_be_welcome, must_not_be_blocked},
     not_in_it,
 };
 
@@ -47,7 +47,8 @@ pub fn template(
     let draft = RoomDraft::of(room);
     let comes = matches!(membership, MembershipState::Join | MembershipState::Knock);
     if comes {
-        must_not_be_blocked(env, &draft)?;
+        must_not_be_blocked(env, &draft, user_id)?;
+        must_be_welcome(env, &draft, user_id)?;
     }
     let mut content = member_content(env, user_id, membership.clone(), None);
     if membership == MembershipState::Join {
@@ -89,6 +90,15 @@ pub fn may_authorise(env: &Env, room_id: &RoomId, user_id: &UserId) -> Result<()
     Ok(())
 }
 
+/// Refuses a user of another homeserver whom this server's policy lists keep out of the room.
+///
+/// # Errors
+/// When they do.
+pub fn may_enter(env: &Env, room_id: &RoomId, user_id: &UserId) -> Result<(), TemplateError> {
+    let room = env.state.rooms.get(room_id).ok_or(TemplateError::NoRoom)?;
+    Ok(must_be_welcome(env, &RoomDraft::of(room), user_id)?)
+}
+
 /// The event with which `inviter` of this homeserver invites a user of another one. `content` is
 /// what it says besides.
 ///
@@ -108,7 +118,7 @@ pub fn invitation(
     if draft.membership(env, inviter)? != Some(Membership::Join) {
         return Err(not_in_it().into());
     }
-    must_not_be_blocked(env, &draft)?;
+    must_not_be_blocked(env, &draft, inviter)?;
     if draft.membership(env, target)? == Some(Membership::Join) {
         return Err(Refusal::Forbidden("They are in this room already.".to_owned()).into());
     }

@@ -13,9 +13,13 @@ use super::{
     auth::{rights, session},
     console::visitor,
     federation::signed::{not_overdrawn, signed_by},
+    screening,
     server::{Server, node_message::NodeMessage},
+    shadow,
 };
-use crate::http::{ApiError, App, CallerIdentity, OpenTo, Reply, Session};
+use crate::http::{
+    ApiError, App, CallerIdentity, Instead, OpenTo, Reply, Screened, Session, Shadowable,
+};
 use logcabin_base::long_work::WorkPermit;
 use logcabin_outside::appservice::Service;
 use logcabin_record::{Stream, command::TokenHash};
@@ -134,8 +138,16 @@ impl App for Server {
         visitor::login_first()
     }
 
+    fn screen(&self, asked: &Screened<'_>) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+        screening::screen(self, asked)
+    }
+
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
         rights::admit(&self.engine, session, open_to)
+    }
+
+    fn instead(&self, request: &Shadowable<'_>) -> Option<Instead> {
+        shadow::instead(self, request)
     }
 }
 

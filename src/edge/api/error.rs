@@ -12,6 +12,14 @@ use logcabin_service::{
     passwords::{Denied, policy::UnfitPassword},
 };
 
+/// What somebody is told whose account waits for approval.
+pub(in crate::api) fn awaiting_approval() -> ApiError {
+    ApiError::new(
+        ErrorCode::UserAwaitingApproval,
+        "This account awaits the approval of an administrator: you can log in once it is approved.",
+    )
+}
+
 impl From<ProposeError> for ApiError {
     fn from(error: ProposeError) -> Self {
         match error {
@@ -26,7 +34,7 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let text = refusal.to_string();
         match refusal {
-            Refusal::Forbidden(_) => Self::forbidden(text),
+            Refusal::Forbidden(_) | Refusal::AgainstPolicy(_) => Self::forbidden(text),
             Refusal::NotFound(_) => Self::not_found(text),
             Refusal::UserInUse => Self::new(ErrorCode::UserInUse, "This user name is taken."),
             Refusal::TooManyAccounts { admin_contact } => {
@@ -70,6 +78,10 @@ impl From<Refusal> for ApiError {
             Refusal::UserDeactivated => Self::new(ErrorCode::UserDeactivated, text),
             Refusal::UserLocked => Self::new(ErrorCode::UserLocked, text),
             Refusal::UserSuspended => Self::new(ErrorCode::UserSuspended, text),
+            Refusal::AwaitsApproval => awaiting_approval(),
+            Refusal::TooManyWaiting { admin_contact } => {
+                Self::new(ErrorCode::ResourceLimitExceeded { admin_contact }, text)
+            }
             Refusal::GuestAccessForbidden => Self::new(ErrorCode::GuestAccessForbidden, text),
             // Registration asks for another token instead.
             Refusal::RegistrationToken => Self::new(ErrorCode::Unauthorized, text),

@@ -21,7 +21,9 @@ pub(crate) mod oauth;
 mod outgoing;
 pub mod push;
 pub mod room;
+mod screening;
 mod server;
+mod shadow;
 mod sso;
 pub mod sync;
 

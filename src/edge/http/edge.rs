@@ -38,6 +38,7 @@ use super::{
     gather::{self, declared},
     outgoing::{ConnectionPermit, ConnectionsByAddress, Outgoing, Recipient},
     request_metrics::{Measured, answered_nowhere, trace},
+    screened, shadow,
     table::{AnswerFuture, Call, Route, Routes},
     throttle::{Spent, Throttle},
     turn::Turn,
@@ -510,6 +511,13 @@ impl<A: App> Edge<A> {
             Access::Login => self.turned_away(route, &method, &headers, &mut who).await,
             _ => None,
         };
+        let place = (&uri, args);
+        let body = match shadow::body_or_answer(&*self.app, route.shadow, &who, place, body) {
+            Ok(body) => body,
+            Err(answer) => return Ok(Box::pin(std::future::ready(Ok(*answer)))),
+        };
+        let asked = (&who, client, &method, &uri, &headers);
+        let screening = screened::begin(&*self.app, route, asked, args, &body);
         let call = Call {
             app: Arc::clone(&self.app),
             who,
@@ -528,10 +536,8 @@ impl<A: App> Edge<A> {
             Some(answer) => Ok(Box::pin(std::future::ready(answer))),
             None => turn.take(|| route.answer(call, args)),
         };
-        let answer = match dropped {
-            Some(dropped) => answer.map(|answer| gather::until(answer, dropped)),
-            None => answer,
-        };
+        let answer = screened::after(screening, answer);
+        let answer = answer.map(|answer| gather::until(answer, dropped));
         if is_current {
             return answer;
         }

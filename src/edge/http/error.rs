@@ -91,6 +91,8 @@ pub enum ErrorCode {
     Unrecognized,
     UnsupportedRoomVersion,
     UrlNotSet,
+    /// MSC3866.
+    UserAwaitingApproval,
     UserDeactivated,
     UserInUse,
     UserLocked,
@@ -177,6 +179,7 @@ impl ErrorCode {
             Self::Unrecognized => ("M_UNRECOGNIZED", StatusCode::NOT_FOUND),
             Self::UnsupportedRoomVersion => ("M_UNSUPPORTED_ROOM_VERSION", BAD_REQUEST),
             Self::UrlNotSet => ("M_URL_NOT_SET", BAD_REQUEST),
+            Self::UserAwaitingApproval => ("ORG.MATRIX.MSC3866_USER_AWAITING_APPROVAL", FORBIDDEN),
             Self::UserDeactivated => ("M_USER_DEACTIVATED", FORBIDDEN),
             Self::UserInUse => ("M_USER_IN_USE", BAD_REQUEST),
             Self::UserLocked => ("M_USER_LOCKED", UNAUTHORIZED),
@@ -213,6 +216,11 @@ impl ErrorCode {
             }
             Self::UnknownToken { soft_logout } => {
                 body.insert("soft_logout".to_owned(), json!(soft_logout));
+            }
+            Self::UserAwaitingApproval => {
+                // Clients tell people whether to watch for a mail, which not everybody gets.
+                let medium = json!("org.matrix.msc3866.none");
+                body.insert("approval_notice_medium".to_owned(), medium);
             }
             Self::UserLocked => {
                 body.insert("soft_logout".to_owned(), json!(true));

@@ -164,11 +164,12 @@ pub(super) fn full(error: Full) -> ApiError {
     ApiError::limit_exceeded(limits::BODY_AGAIN).with_cause(error)
 }
 
-/// The answer, unless the request has to make room for others before.
+/// The answer, unless the request may be dropped, and has to make room for others before.
 pub(super) fn until(
     answer: AnswerFuture,
-    dropped: impl Future<Output = ()> + Send + 'static,
+    dropped: Option<impl Future<Output = ()> + Send + 'static>,
 ) -> AnswerFuture {
+    let Some(dropped) = dropped else { return answer };
     Box::pin(async move {
         tokio::select! {
             biased;

@@ -50,7 +50,9 @@ mod proxy_header;
 mod refused_logins;
 mod reply;
 mod request_metrics;
+mod screened;
 pub mod serve;
+mod shadow;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -83,6 +85,8 @@ pub use self::{
     objects::{JsonPath, check as check_objects},
     policy::{Policy, cheap, limited, unlimited},
     reply::Reply,
+    screened::Screened,
+    shadow::{Instead, Shadow, Shadowable},
     table::{Table, TableError},
 };
 pub(crate) use self::{
@@ -138,6 +142,13 @@ pub trait App: Send + Sync + 'static {
     fn forward(&self, node: u16, request: Bytes) -> BoxFuture<'_, Option<Bytes>> {
         let _ = (node, request);
         Box::pin(std::future::ready(None))
+    }
+
+    /// The verdict of the operator's checks on a request, which is begun only after it. `None` if
+    /// nothing is checked.
+    fn screen(&self, asked: &Screened<'_>) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+        let _ = asked;
+        None
     }
 
     /// The session that an access token stands for.
@@ -230,6 +241,12 @@ pub trait App: Send + Sync + 'static {
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
         let _ = (session, open_to);
         Err(ApiError::unknown_token(false))
+    }
+
+    /// What is done instead of a request of a user who is shadow-banned.
+    fn instead(&self, request: &Shadowable<'_>) -> Option<Instead> {
+        let _ = request;
+        None
     }
 }
 

@@ -7,7 +7,9 @@ use super::{
     audience::Audience,
     decode::{Amend, Checks, Precheck},
     objects::JsonPath,
+    shadow::Shadow,
 };
+use logcabin_config::HookPoint;
 
 /// The terms on which an endpoint is served.
 ///
@@ -25,6 +27,10 @@ pub struct Policy {
     pub(super) is_large: bool,
     /// Whether a missing body counts as `{}`; by default only for `DELETE`.
     pub(super) may_lack_body: Option<bool>,
+    /// As what the operator's checks see a request, before it is answered.
+    pub(super) screened: Option<HookPoint>,
+    /// What becomes of requests of users who are shadow-banned.
+    pub(super) shadow: Shadow,
 }
 
 /// How often an endpoint may be called.
@@ -64,7 +70,16 @@ impl Policy {
             at_once: false,
             is_large: false,
             may_lack_body: None,
+            screened: None,
+            shadow: Shadow::Done,
         }
+    }
+
+    /// The operator's checks may refuse it, as something of this kind.
+    #[must_use]
+    pub(crate) const fn screened(mut self, point: HookPoint) -> Self {
+        self.screened = Some(point);
+        self
     }
 
     /// Guests may call it, too (client-server API, "Guest Access").
@@ -143,6 +158,13 @@ impl Policy {
     #[must_use]
     pub(crate) const fn stays(mut self, reason: &'static str) -> Self {
         self.reach = Audience::Own(reason);
+        self
+    }
+
+    /// What becomes of it if the user is shadow-banned, so that nobody else learns of it.
+    #[must_use]
+    pub(crate) const fn shadowed(mut self, shadow: Shadow) -> Self {
+        self.shadow = shadow;
         self
     }
 

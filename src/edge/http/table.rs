@@ -25,8 +25,10 @@ use super::{
     endpoint::{Answer, Endpoint, Received},
     policy::{Policy, Rate},
     request_metrics::Measured,
+    shadow::Shadow,
 };
 use logcabin_base::shutdown::Shutdown;
+use logcabin_config::HookPoint;
 
 /// The endpoints, while they are being registered.
 pub struct Table<A> {
@@ -68,6 +70,8 @@ pub struct Served {
     pub class: Option<Class>,
     #[cfg(test)]
     pub(crate) open_to: OpenTo,
+    #[cfg(test)]
+    pub(crate) shadow: Shadow,
     /// A missing body counts as `{}`.
     #[cfg(test)]
     pub(crate) may_lack_body: bool,
@@ -109,7 +113,10 @@ pub(super) struct Route<A> {
     pub(super) at_once: bool,
     /// Whether its answers may be large.
     pub(super) is_large: bool,
+    /// What becomes of requests of users who are shadow-banned.
+    pub(super) shadow: Shadow,
     pub(super) body: Body,
+    pub(super) screened: Option<HookPoint>,
     /// Who sees what its body says.
     reach: Audience,
     /// How it shows a refusal, if not as JSON.
@@ -188,8 +195,8 @@ impl<A: Send + Sync + 'static> Table<A> {
     /// [`Table::on`], as far as it does not depend on the type of the request.
     fn register(mut self, declared: Declared, policy: Policy, handler: Box<Handler<A>>) -> Self {
         let Declared { method, paths, is_marked, body, access, refusal } = declared;
-        let Policy { rate, mut open_to, reach, checks: _, at_once, is_large, may_lack_body } =
-            policy;
+        let Policy { rate, mut open_to, reach, at_once, is_large, may_lack_body, .. } = policy;
+        let Policy { screened, shadow, .. } = policy;
         let path = paths.last().copied().unwrap_or_default();
         if let Some(reason) = misfit(&method, is_marked, rate) {
             let method = method.clone();
@@ -213,7 +220,9 @@ impl<A: Send + Sync + 'static> Table<A> {
             class,
             at_once,
             is_large,
+            shadow,
             body,
+            screened,
             reach,
             refusal,
             measured,
@@ -231,6 +240,8 @@ impl<A: Send + Sync + 'static> Table<A> {
             class: route.class,
             #[cfg(test)]
             open_to: route.open_to,
+            #[cfg(test)]
+            shadow: route.shadow,
             #[cfg(test)]
             may_lack_body: route.body == Body::JsonIfAny,
             #[cfg(test)]

@@ -79,10 +79,10 @@ fn account(copy: &Imported, theirs: &Account) -> Result<(), Reason> {
     }
     for (what, there, here) in [
         ("an administrator", theirs.admin, standing.admin),
-        // One that nobody has let in yet is locked here.
-        ("locked", theirs.locked || !theirs.approved, standing.locked),
-        // A user who is shadow-banned there is suspended here.
-        ("suspended", theirs.suspended || theirs.shadow_banned, standing.suspended),
+        ("locked", theirs.locked, standing.locked),
+        ("suspended", theirs.suspended, standing.suspended),
+        ("shadow-banned", theirs.is_shadow_banned(), standing.shadow_banned),
+        ("waiting for approval", !theirs.approved, standing.waiting.is_some()),
         ("deactivated", false, standing.deactivated.is_some_and(|since| since <= copy.at)),
         ("a guest", theirs.guest, account.kind == AccountKind::Guest),
     ] {

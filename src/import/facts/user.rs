@@ -33,6 +33,13 @@ pub struct Account {
     pub app_service: Option<String>,
 }
 
+impl Account {
+    /// Whether the user is shadow-banned here, where an administrator cannot be.
+    pub(crate) const fn is_shadow_banned(&self) -> bool {
+        self.shadow_banned && !self.admin
+    }
+}
+
 /// How a source stores what proves a password.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -16,7 +16,7 @@ use logcabin_decide::{Refusal, is_local};
 use logcabin_engine::{self as engine, Engine, ProposeError};
 use logcabin_log::{ReadError, store::OpenError};
 use logcabin_media::remote::RemoteFiles;
-use logcabin_outside::outbound::Outbound;
+use logcabin_outside::{mail::Messages, outbound::Outbound};
 use logcabin_record::{Offset, Origin, command::Secret};
 use logcabin_service::{
     accounts::{
@@ -49,6 +49,8 @@ pub struct ActContext {
     pub console: Option<String>,
     pub room_names: Names,
     pub notices: config::ServerNotices,
+    /// What sends mail; none if mail is not configured, or while no server runs.
+    pub messages: Option<Arc<Messages>>,
     pub federation: ArcSwap<config::Federation>,
     /// The directory of the archive, if there is one.
     pub archive: Option<PathBuf>,
@@ -136,7 +138,9 @@ impl ActError {
             ProposeError::Refused(Refusal::InvalidParam(why) | Refusal::Forbidden(why)) => {
                 Self::Invalid(why)
             }
-            ProposeError::Refused(error @ Refusal::UnableToGrantJoin) => Self::invalid(error),
+            ProposeError::Refused(
+                error @ (Refusal::UnableToGrantJoin | Refusal::AgainstPolicy(_)),
+            ) => Self::invalid(error),
             other => Self::Propose(other),
         }
     }

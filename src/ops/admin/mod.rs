@@ -20,6 +20,7 @@ pub mod form;
 pub mod media;
 pub mod notices;
 pub mod offline;
+pub mod policies;
 pub mod proofs;
 pub mod registry;
 pub mod reports;

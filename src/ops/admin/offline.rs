@@ -21,6 +21,7 @@ use logcabin_log::{
     store::{SledLog, SledOptions, has_log},
 };
 use logcabin_outside::outbound::Outbound;
+use logcabin_read::invites::Strangers;
 use logcabin_record::Origin;
 use logcabin_service::{last_seen::LastSeen, passwords::Passwords, policies};
 use logcabin_snapshot::{self as snapshot, StartedFrom};
@@ -148,6 +149,7 @@ async fn on_log(
         // Limits on new accounts do not apply to administrators.
         accounts: AccountLimit::default(),
         quotas: Arc::default(),
+        strangers: Strangers::default(),
     };
     let engine = Arc::new(Engine::start(log, state, options).await?);
     let identity = Outbound::new(&config.outbound, &BodyBudget::new(config.body_shares()));
@@ -177,6 +179,7 @@ async fn on_log(
         console: config.console.enabled.then(|| config.server.url()),
         room_names: Default::default(),
         notices: config.server_notices.clone(),
+        messages: None,
         federation: ArcSwap::from_pointee(config.federation.clone()),
         archive: config.archive_dir(),
         remote_files: None,

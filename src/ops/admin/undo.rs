@@ -152,7 +152,8 @@ fn is_about_the_same(one: &Command, other: &Command) -> bool {
             one.user_id == other.user_id
                 && (both(one.admin, other.admin)
                     || both(one.locked, other.locked)
-                    || both(one.suspended, other.suspended))
+                    || both(one.suspended, other.suspended)
+                    || both(one.shadow_banned, other.shadow_banned))
         }
         (Command::RoomBlock(one), Command::RoomBlock(other)) => one.room_id == other.room_id,
         (Command::MediaQuarantine(one), Command::MediaQuarantine(other)) => {

@@ -65,7 +65,9 @@ fn registration(config: &Config, tokens: Option<usize>) -> Option<Finding> {
             "logcabin registration-token create",
         ));
     }
-    if is_public(config) && !demands(config, &[Token, Captcha, Email, Msisdn]) {
+    let is_guarded =
+        config.registration.approval || demands(config, &[Token, Captcha, Email, Msisdn]);
+    if is_public(config) && !is_guarded {
         return Some(Finding::new(
             "registration",
             Level::Error,
@@ -73,7 +75,8 @@ fn registration(config: &Config, tokens: Option<usize>) -> Option<Finding> {
              nothing.",
             "Open servers are found and used for spam within days, and then other homeservers block \
              them.",
-            "registration.open = \"false\", or registration.require = [\"token\"] or [\"captcha\"]",
+            "registration.open = \"false\", registration.require = [\"token\"] or [\"captcha\"], or \
+             registration.approval = true",
         ));
     }
     None

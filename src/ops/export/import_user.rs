@@ -437,7 +437,9 @@ async fn add(
         match engine.propose(origin.clone(), proposal).await {
             Ok(added) => added.into_inner(),
             Err(ProposeError::Refused(Refusal::CannotOverwriteMedia)) => {}
-            Err(ProposeError::Refused(Refusal::Forbidden(_))) => continue,
+            Err(ProposeError::Refused(Refusal::Forbidden(_) | Refusal::AgainstPolicy(_))) => {
+                continue;
+            }
             Err(error) => return Err(error),
         }
         return Ok(Some(format!("mxc://{}/{media_id}", engine.env().server.name)));

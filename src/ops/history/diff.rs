@@ -219,6 +219,8 @@ impl History<'_> {
                     "admin": standing.admin,
                     "locked": standing.locked,
                     "suspended": standing.suspended,
+                    "shadow_banned": standing.shadow_banned,
+                    "waiting": standing.waiting.is_some(),
                     "deactivated": standing.deactivated.is_some(),
                     "devices": account.active_devices().count(),
                 }),
@@ -286,6 +288,8 @@ impl History<'_> {
             ("administrator", user.admin),
             ("locked", user.locked),
             ("suspended", user.suspended),
+            ("shadow-banned", user.shadow_banned),
+            ("waiting for approval", user.waiting.is_some()),
             ("deactivated", user.deactivated.is_some()),
         ] {
             is(what.to_owned(), json!(on));

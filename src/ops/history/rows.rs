@@ -107,6 +107,9 @@ pub struct UserView {
     pub admin: bool,
     pub locked: bool,
     pub suspended: bool,
+    pub shadow_banned: bool,
+    /// The record since which it waits for approval.
+    pub waiting: Option<Offset>,
     /// The record that deactivated the account.
     pub deactivated: Option<Offset>,
     /// The record of the registration.
@@ -325,6 +328,8 @@ impl History<'_> {
             admin: account.standing.admin,
             locked: account.standing.locked,
             suspended: account.standing.suspended,
+            shadow_banned: account.standing.shadow_banned,
+            waiting: account.standing.waiting,
             deactivated: account.standing.deactivated,
             registered: account.registered,
             password: account

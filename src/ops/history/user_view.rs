@@ -17,6 +17,8 @@ pub(super) fn user(user: &UserView, look: &Layout) -> String {
         (user.admin, "administrator"),
         (user.locked, "locked"),
         (user.suspended, "suspended"),
+        (user.shadow_banned, "shadow-banned"),
+        (user.waiting.is_some(), "waiting for approval"),
         (user.deactivated.is_some(), "deactivated"),
     ];
     let standing = standing.iter().filter(|(is, _)| *is).map(|(_, word)| *word);

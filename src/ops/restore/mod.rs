@@ -50,6 +50,7 @@ use logcabin_log::{
     store::{self, AtRest, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store},
     verify::Checker,
 };
+use logcabin_read::invites::Strangers;
 use logcabin_record::{
     Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
     command::{
@@ -584,6 +585,7 @@ async fn go_on(
         gather: Gather { window: Duration::ZERO, ..Gather::default() },
         accounts: AccountLimit::default(),
         quotas: Arc::default(),
+        strangers: Strangers::default(),
         clock: Clock::system(),
     };
     // Boxed because the future contains the projections.

@@ -15,7 +15,7 @@ mod x_matrix;
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
     time::Duration,
 };
@@ -173,10 +173,14 @@ impl FederationRequest {
     }
 }
 
+/// Whether policy lists bar a homeserver.
+type IsBarred = dyn Fn(&ServerName) -> bool + Send + Sync;
+
 /// Requests to other homeservers.
 pub struct FederationClient {
     /// Who is allowed, and who is denied.
     lists: ArcSwap<config::Federation>,
+    is_barred: OnceLock<Box<IsBarred>>,
     own: Arc<ServerKeys>,
     names: Arc<Names>,
     /// Memory for answers on their way.
@@ -204,7 +208,8 @@ impl FederationClient {
             .http1_max_buf_size(limits::FEDERATION_BUFFER_BYTES)
             .build(Connector(Arc::clone(&names)));
         let lists = ArcSwap::from_pointee(config.clone());
-        Ok(Self { lists, own, names, bodies: Arc::clone(bodies), client })
+        let is_barred = OnceLock::new();
+        Ok(Self { lists, is_barred, own, names, bodies: Arc::clone(bodies), client })
     }
 
     /// The name of this homeserver.
@@ -212,9 +217,16 @@ impl FederationClient {
         &self.own.name
     }
 
-    /// Whether the configuration allows `server`.
+    /// Whether the configuration and the policy lists allow `server`.
     pub fn permits(&self, server: &ServerName) -> bool {
         self.lists.load().permits(server)
+            && !self.is_barred.get().is_some_and(|is_barred| is_barred(server))
+    }
+
+    /// Sets which homeservers policy lists bar. To be called once.
+    pub fn bar(&self, is_barred: Box<IsBarred>) {
+        // A second call has no effect.
+        let _ = self.is_barred.set(is_barred);
     }
 
     /// Takes over whom another configuration allows and denies.

@@ -34,6 +34,10 @@ pub enum Topic {
     HasAccount { user_id: OwnedUserId },
     /// A new password was requested for an address without an account.
     HasNoAccount,
+    /// The registration was approved.
+    Approved { user_id: OwnedUserId },
+    /// The registration was refused.
+    Refused { user_id: OwnedUserId },
 }
 
 /// How a reader confirms an address.
@@ -61,6 +65,9 @@ pub struct Letter {
 
 const NOT_YOU: &str = "If this was not you, someone has probably mistyped their address. \
                        You need not do anything then; nothing happens without your confirmation.";
+
+const NOT_REGISTERED: &str = "If you did not register there, somebody had access to this address \
+                              when it was confirmed.";
 
 impl Topic {
     /// The message, from the server of this name.
@@ -133,6 +140,28 @@ impl Topic {
                         .to_owned(),
                 short: format!(
                     "There is no account with this number on {server}. You are welcome to create one."
+                ),
+            },
+            Self::Approved { user_id } => Letter {
+                subject: format!("Your registration on {server} was approved"),
+                opening: format!(
+                    "The people who run {server} have approved your registration. You can log in as \
+                     {user_id} now."
+                ),
+                action: None,
+                closing: NOT_REGISTERED.to_owned(),
+                short: format!("Your account {user_id} on {server} was approved: you can log in."),
+            },
+            Self::Refused { user_id } => Letter {
+                subject: format!("Your registration on {server} was not approved"),
+                opening: format!(
+                    "The people who run {server} have not approved your registration. The account \
+                     {user_id} is closed, and what was kept of it is erased, with this address."
+                ),
+                action: None,
+                closing: NOT_REGISTERED.to_owned(),
+                short: format!(
+                    "Your account {user_id} on {server} was not approved, and is closed."
                 ),
             },
         }

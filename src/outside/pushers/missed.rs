@@ -15,6 +15,7 @@ use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_read::{
     events::{EventRef, EventStore},
+    invites::is_shown,
     notifications::{Judge, Unread, UnreadEvent},
 };
 use logcabin_record::Offset;
@@ -99,7 +100,7 @@ impl MissedSince<'_> {
                 Membership::Invite if part.offset > self.after => {
                     let Some(invite) = events.get(part.offset)? else { continue };
                     let notifies = judge.outcome(&invite)?.is_some_and(|outcome| outcome.notify);
-                    if notifies && !events.blocks_invites(state, user_id)? {
+                    if notifies && is_shown(events, state, user_id, &invite)? {
                         missed.invites.push((room, invite));
                     }
                 }

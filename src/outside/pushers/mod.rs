@@ -68,6 +68,7 @@ use logcabin_engine::Engine;
 use logcabin_log::{ReadError, follow::Follow};
 use logcabin_read::{
     events::{EventRef, EventStore},
+    invites::is_shown,
     notifications::{Judge, Unread},
 };
 use logcabin_record::{Command, Offset, Origin, Record, pusher::PusherEnd};
@@ -599,6 +600,12 @@ impl Pushers {
         {
             return Ok(None);
         }
+        let is_target = is_target(&event, user_id);
+        let membership = room.membership(user_id, event.offset);
+        let is_invite = matches!(membership, Some((_, Membership::Invite)));
+        if is_target && is_invite && !is_shown(events, &state, user_id, &event)? {
+            return Ok(None);
+        }
         let Some(outcome) = judge.outcome(&event)?.filter(|outcome| outcome.notify) else {
             return Ok(None);
         };
@@ -614,7 +621,7 @@ impl Pushers {
             )?,
             room_name: state_text(StateEventType::RoomName, "", "name")?,
             room_alias: state_text(StateEventType::RoomCanonicalAlias, "", "alias")?,
-            is_target: is_target(&event, user_id),
+            is_target,
             event: &event,
             outcome: &outcome,
         };

@@ -16,7 +16,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::{EventRef, StoredEvent};
-use crate::branches::Memos;
+use crate::{branches::Memos, invites::Strangers, policy_lists::PolicyLists};
 use logcabin_base::{
     metrics::{CacheName, metrics},
     work,
@@ -41,6 +41,8 @@ pub struct EventStore {
     lifetimes: OnceLock<Box<dyn Lifetimes>>,
     keys: OnceLock<Arc<ServerKeys>>,
     memos: Memos,
+    policy_lists: PolicyLists,
+    strangers: OnceLock<Strangers>,
 }
 
 /// The lifetimes of events other than state.
@@ -99,7 +101,24 @@ impl EventStore {
             lifetimes: OnceLock::new(),
             keys: OnceLock::new(),
             memos: Memos::default(),
+            policy_lists: PolicyLists::default(),
+            strangers: OnceLock::new(),
         }
+    }
+
+    /// Sets who may invite users with whom they share no room. To be called once.
+    pub fn limit_strangers(&self, strangers: Strangers) {
+        // A second call has no effect.
+        let _ = self.strangers.set(strangers);
+    }
+
+    pub(crate) fn strangers(&self) -> Strangers {
+        self.strangers.get().copied().unwrap_or_default()
+    }
+
+    /// The rules of the policy lists that this server applies.
+    pub const fn policy_lists(&self) -> &PolicyLists {
+        &self.policy_lists
     }
 
     pub(crate) const fn memos(&self) -> &Memos {
@@ -373,21 +392,6 @@ impl EventStore {
             Some(Command::AccountDataSet(body)) => Some(body.content),
             _ => None,
         })
-    }
-
-    /// Whether a user blocks invites (client-server API, "Invite permission").
-    pub fn blocks_invites(&self, state: &State, user_id: &UserId) -> Result<bool, ReadError> {
-        #[derive(serde::Deserialize)]
-        struct Config<'a> {
-            #[serde(borrow)]
-            default_action: std::borrow::Cow<'a, str>,
-        }
-        let event_type = "m.invite_permission_config";
-        let config = self.account_data(state, user_id, None, event_type, Offset::MAX)?;
-        // Invalid settings block nothing.
-        let config =
-            config.as_ref().and_then(|raw| serde_json::from_str::<Config<'_>>(raw.get()).ok());
-        Ok(config.is_some_and(|config| config.default_action == "block"))
     }
 
     /// Drops what was erased from the log.

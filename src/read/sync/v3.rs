@@ -291,6 +291,9 @@ pub fn respond(
             Membership::Knock if changed => {
                 response.rooms.knock.insert(part.room_id, sync.knocked()?);
             }
+            // What ends a hidden invite is hidden.
+            Membership::Leave | Membership::Ban
+                if !initial && !sync.was_joined() && view.ends_hidden_invite(&room, &part)? => {}
             // Clients learn of a leave even if the room was forgotten right after.
             Membership::Leave | Membership::Ban
                 if changed

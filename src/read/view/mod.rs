@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 use self::{filter::EventFilter, form::RoomFormatter, visibility::Visibility};
 use crate::{
     events::{ClientEvent, EventForm, EventRef, EventStore, StoredEvent, Viewer, as_shown, strip},
+    invites,
     notifications::{self, Ignored},
 };
 use logcabin_base::limits;
@@ -122,21 +123,35 @@ impl<'a> View<'a> {
     }
 
     /// Whether the user sees this invite to them: not if it is by somebody whom they ignore, or if
-    /// they block invites.
+    /// their rules for invites or those of the server are against it.
     pub fn shows_invite(&self, invite: &RoomMembership) -> Result<bool, ReadError> {
+        let event = self.events.get(invite.offset)?;
+        event.map_or(Ok(true), |event| self.shows_invite_event(&event))
+    }
+
+    /// As [`View::shows_invite`], for the event of the invite.
+    pub fn shows_invite_event(&self, event: &EventRef) -> Result<bool, ReadError> {
         // Server notices reach everyone.
-        if self.state.notices.is_room_of(self.user_id(), &invite.room_id) {
+        if self.state.notices.is_room_of(self.user_id(), &event.room_id) {
             return Ok(true);
         }
-        if self.events.blocks_invites(&self.state, self.user_id())? {
+        Ok(!self.ignored()?.contains(&event.sender)
+            && invites::is_shown(self.events, &self.state, self.user_id(), event)?)
+    }
+
+    /// Whether somebody else ended an invite with this membership that the user does not see.
+    pub(crate) fn ends_hidden_invite(
+        &self,
+        room: &Room,
+        ended: &RoomMembership,
+    ) -> Result<bool, ReadError> {
+        let before = room.membership(self.user_id(), ended.offset.prev());
+        let Some((offset, Membership::Invite)) = before else { return Ok(false) };
+        let by_other = self.events.get(ended.offset)?;
+        if by_other.is_none_or(|event| event.sender == self.user_id()) {
             return Ok(false);
         }
-        let ignored = self.ignored()?;
-        if ignored.users().is_empty() {
-            return Ok(true);
-        }
-        let event = self.events.get(invite.offset)?;
-        Ok(event.is_none_or(|event| !ignored.contains(&event.sender)))
+        Ok(!self.shows_invite(&RoomMembership { offset, ..ended.clone() })?)
     }
 
     /// The event in this format, redacted if it was, with the server's additions for the user. The

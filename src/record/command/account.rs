@@ -1,6 +1,6 @@
 //! Commands of accounts: registration, passwords, status, profiles, account data, presence.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,27 @@ pub struct Requirements {
     /// The documents that were agreed to: each one's name and version.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub terms: BTreeMap<String, String>,
+}
+
+/// Payload of `user.wait`. It is in the same batch as the `user.register` or the `user.upgrade`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserWait {
+    pub user_id: OwnedUserId,
+    /// What they answered to the operator's question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
+    /// From where they registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+}
+
+impl Content for UserWait {
+    const ERASED: Erased =
+        Erased::Members { emptied: &[], gone: &["answer", "address"], required: None };
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
 }
 
 /// Payload of `registration_token.set`. The count of its uses stays, unless it is given.
@@ -170,6 +191,13 @@ pub struct UserStatus {
     /// Whether their account is suspended (client-server API, "Account suspension").
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
+    /// Whether nobody is told of what they do, without their knowing. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow_banned: Option<bool>,
+    /// Whether their registration, which waited for it, is approved; never false. (Not in
+    /// version 1.)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<bool>,
     /// The administrator's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -18,6 +18,7 @@ mod keys;
 pub(super) mod kind;
 mod media;
 mod oauth;
+mod policy;
 mod room;
 mod server;
 pub(super) mod values;
@@ -31,6 +32,7 @@ pub use self::{
     kind::{Class, Content, Erased, Family, Kind, Restore, Topic, topic},
     media::*,
     oauth::*,
+    policy::*,
     room::*,
     server::*,
     values::*,
@@ -207,6 +209,8 @@ commands! {
     UserRegister(UserRegister) = "user.register" of Account version 1 MustNotRewind Judged about [Account, Password];
     /// A guest's account became a full one.
     UserUpgrade(UserUpgrade) = "user.upgrade" of Account version 1 MustNotRewind CarriedOverWithUser about [Account, Password];
+    /// A new account waits until an administrator approves it.
+    UserWait(UserWait) = "user.wait" of Account version 1 MustNotRewind CarriedOverWithUser about [Account];
     /// A registration token was created, or its limits were changed.
     RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" of Other version 1 MustNotRewind CarriedOver about [];
     /// A registration token was removed.
@@ -217,8 +221,9 @@ commands! {
     LoginTokenUse(LoginTokenUse) = "login_token.use" of Other version 1 MustNotRewind CarriedOverWithUser about [];
     /// An account was linked with an identity at a provider of single sign-on.
     SsoLink(SsoLink) = "sso.link" of Other version 1 MustNotRewind CarriedOverWithUser about [];
-    /// An account became an administrator's, locked or suspended, or ceased to be.
-    UserStatus(UserStatus) = "user.status" of Account version 1 MustNotRewind CarriedOverWithUser about [Account];
+    /// An account became an administrator's, locked, suspended or shadow-banned, or ceased to be,
+    /// or was approved.
+    UserStatus(UserStatus) = "user.status" of Account version 2 MustNotRewind CarriedOverWithUser about [Account];
     /// An account was deactivated.
     // The rooms are left when the restored server starts.
     UserDeactivate(UserDeactivate) = "user.deactivate" of Account version 2 MustNotRewind CarriedOverWithUser about [Account, Password, Grants, Profile, AccountData];
@@ -332,6 +337,15 @@ commands! {
     RoomShutdown(RoomShutdown) = "room.shutdown" of Room version 2 Rewindable Judged about [];
     /// A room was shut down.
     RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" of Room version 2 Rewindable Dropped about [];
+    /// The server began to apply the rules of a policy list, or applies them in another way.
+    PolicySubscribe(PolicySubscribe) = "policy.subscribe" of Other version 1 MustNotRewind CarriedOver about [];
+    /// The server applies the rules of a policy list no longer.
+    PolicyUnsubscribe(PolicyUnsubscribe) = "policy.unsubscribe" of Other version 1 MustNotRewind CarriedOver about [];
+    /// The server counted whom new rules of a policy list hit: some wait for approval.
+    // After a restore, they are counted again.
+    PolicyJudge(PolicyJudge) = "policy.judge" of Other version 1 Rewindable Dropped about [];
+    /// Rules of a policy list that waited for somebody were approved.
+    PolicyApprove(PolicyApprove) = "policy.approve" of Other version 1 MustNotRewind CarriedOver about [];
     /// A room became the one for a user's server notices.
     NoticeRoom(NoticeRoom) = "notice.room" of Other version 1 Rewindable Dropped about [];
     /// Read receipts in a room moved.
@@ -473,6 +487,15 @@ mod tests {
             panic!("it is not read")
         };
         assert_eq!((read.erase, read.messages, read.media), (true, false, false));
+    }
+
+    #[test]
+    fn a_status_of_version_1_is_read() {
+        let stored = br#"{"user_id":"@ann:example.org","suspended":true}"#;
+        let Ok(Command::UserStatus(read)) = Command::decode("user.status", 1, stored) else {
+            panic!("it is not read")
+        };
+        assert_eq!((read.suspended, read.shadow_banned, read.approved), (Some(true), None, None));
     }
 
     #[test]

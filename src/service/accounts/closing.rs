@@ -10,7 +10,7 @@ use crate::federation::{EnterError, EntryRequest, leave_alone};
 use logcabin_decide::{
     federation::RemoteMembership,
     membership::{Change, ChangeMembership},
-    status::Deactivate,
+    status::{Deactivate, Refuse},
 };
 use logcabin_engine::{Engine, ProposeError};
 use logcabin_record::{Offset, Origin};
@@ -37,6 +37,23 @@ pub async fn close(
     let user_id: OwnedUserId = closing.user_id.clone();
     let changed = engine.propose(origin.clone(), closing).await?.into_inner();
     Ok(Closed { changed, rooms: leave_all(engine, &origin, &user_id).await })
+}
+
+/// Closes and erases an account that waits for approval. Returns whether it waited.
+///
+/// # Errors
+/// When there is no such account or the log takes no writes.
+pub async fn refuse(
+    engine: &Engine,
+    origin: Origin,
+    refusing: Refuse,
+) -> Result<bool, ProposeError> {
+    let user_id: OwnedUserId = refusing.user_id.clone();
+    let waited = engine.propose(origin.clone(), refusing).await?.into_inner();
+    if waited {
+        leave_all(engine, &origin, &user_id).await;
+    }
+    Ok(waited)
 }
 
 /// Completes the departures that were interrupted when the server ended.

@@ -20,7 +20,7 @@ use logcabin_base::{metrics::metrics, text::encoded};
 use logcabin_decide::{
     Refusal,
     federation::{ReceiveOutcome, RemoteMembership, TemplateError, address_invite, invitation},
-    is_local,
+    is_local, may_be_invited,
     quota::InviteOverflow,
 };
 use logcabin_outside::federation::FederationRequest;
@@ -248,6 +248,10 @@ impl PduReceiver<'_> {
         if let Some(room) = room {
             if !admits(self.engine.events(), &room, origin).map_err(super::receive::read)? {
                 return Err(PduError::AccessControl);
+            }
+            if let Some((user_id, inviter)) = invited(&object) {
+                let may = may_be_invited(&env, &room_id, &user_id, &inviter);
+                may.map_err(|refusal| PduError::NotRecorded(refusal.into()))?;
             }
             let event = Verified::new(room_id, event_id.to_owned(), pdu)?;
             self.accept(origin, &room, event).await?;

@@ -29,7 +29,8 @@ use logcabin_outside::{
     federation::{NoFile, RemoteDownload, Unreachable},
     outbound::{Outbound, OutboundError},
 };
-use logcabin_record::command::FileHash;
+use logcabin_read::policy_lists::Subject;
+use logcabin_record::command::{FileHash, PolicyArea};
 
 /// Files of other homeservers.
 pub struct Remote {
@@ -224,6 +225,10 @@ impl Media {
         let address = OwnedMxcUri::from(format!("mxc://{server}/{media_id}"));
         let is_quarantined = self.engine.state().remote_media.quarantined(&address).is_some();
         if !federation.client.permits(server) || is_quarantined || !address.is_valid() {
+            return Err(FileError::NotFound);
+        }
+        let subject = Subject::of_server(server);
+        if self.engine.refused_by_policy(PolicyArea::Media, subject).is_some() {
             return Err(FileError::NotFound);
         }
         Ok(address)

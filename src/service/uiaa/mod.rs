@@ -36,7 +36,7 @@ mod tests;
 
 pub use self::{
     captcha::CaptchaError,
-    stages::{Proof, Stages},
+    stages::{Proof, QUESTION, Stages, answered},
 };
 
 /// The most sessions. Beyond this, the caller with the most sessions loses their oldest.
@@ -74,6 +74,8 @@ pub enum Denied {
     NoCaptcha,
     #[error("The captcha was not solved.")]
     WrongCaptcha,
+    #[error("The question is to be answered, in at most 4096 bytes.")]
+    NoAnswer,
 }
 
 /// Why a stage was not completed.

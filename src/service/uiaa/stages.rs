@@ -10,6 +10,7 @@ use ruma::{
 use serde_json::{Map, json};
 
 use super::{Offer, captcha::Captcha, terms::Terms};
+use logcabin_base::limits;
 use logcabin_config::{self as config, FilePath, value::RegistrationStage};
 use logcabin_decide::threepid::Validated;
 use logcabin_outside::mail::Messages;
@@ -18,7 +19,9 @@ use logcabin_record::{command::TokenHash, threepid::Medium};
 /// What registration demands, and what its stages need.
 #[derive(Debug)]
 pub struct Stages {
-    pub registration: Arc<Offer>,
+    registration: Arc<Offer>,
+    /// The same with the operator's question.
+    asking: Option<Arc<Offer>>,
     pub captcha: Option<Captcha>,
     pub terms: Terms,
 }
@@ -95,12 +98,38 @@ impl Stages {
             }
             flows = extended;
         }
+        let asking = registration.question.as_ref().map(|question| {
+            let (mut flows, mut params) = (flows.clone(), params.clone());
+            for flow in &mut flows {
+                flow.retain(|stage| *stage != AuthType::Dummy);
+                flow.push(AuthType::from(QUESTION));
+            }
+            params.insert(QUESTION.to_owned(), json!({ "question": question }));
+            Arc::new(Offer::new(flows, params))
+        });
         for flow in flows.iter_mut().filter(|flow| flow.is_empty()) {
             flow.push(AuthType::Dummy);
         }
         let registration = Arc::new(Offer::new(flows, params));
-        Ok(Self { registration, captcha, terms: terms.unwrap_or_default() })
+        Ok(Self { registration, asking, captcha, terms: terms.unwrap_or_default() })
     }
+
+    /// The stages of registration; with the operator's question, if there is one, where accounts
+    /// are approved.
+    pub fn of_registration(&self, approval: bool) -> Arc<Offer> {
+        let asking = self.asking.as_ref().filter(|_| approval);
+        Arc::clone(asking.unwrap_or(&self.registration))
+    }
+}
+
+/// The stage of the operator's question to newcomers. A client gives `answer`.
+pub const QUESTION: &str = "org.logcabin.question";
+
+/// The proof of the question's stage, if this answers it.
+pub fn answered(answer: &str) -> Option<Proof> {
+    let answer = answer.trim();
+    let fits = !answer.is_empty() && answer.len() <= limits::REGISTRATION_ANSWER_BYTES;
+    fits.then(|| Proof::Answer(answer.to_owned()))
 }
 
 /// The proof of a stage.
@@ -116,6 +145,8 @@ pub enum Proof {
     Token(TokenHash),
     /// Acceptance of these documents, by name and version.
     Terms(BTreeMap<String, String>),
+    /// This answer to the operator's question.
+    Answer(String),
 }
 
 /// What is kept of an attempt so that it can be repeated: nothing, unless it may succeed while the

@@ -8,6 +8,7 @@ use logcabin_record::{
         AccountDataSet, FilterCreate, LoginTokenUse, PresenceSet, ProfileSet,
         RegistrationTokenRemove, RegistrationTokenSet, SsoLink, UserDeactivate, UserErase,
         UserPassword, UserRedact, UserRedactFinish, UserRegister, UserStatus, UserUpgrade,
+        UserWait,
     },
 };
 
@@ -25,6 +26,15 @@ impl Apply for UserUpgrade {
         state.registration_tokens.count_use(self.met.registration_token.as_ref());
         state.accounts.upgrade(at.offset, self);
         Ok(Vec::new())
+    }
+}
+
+impl Apply for UserWait {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.accounts.wait(at.offset, &self.user_id);
+        // Nobody finds somebody who is not here yet.
+        state.names.remove(&self.user_id);
+        Ok(wake(&self.user_id))
     }
 }
 
@@ -69,6 +79,16 @@ impl Apply for SsoLink {
 impl Apply for UserStatus {
     fn apply(self, state: &State, at: At) -> Applied {
         state.accounts.set_status(at.offset, &self);
+        if self.approved == Some(true)
+            && let Some(account) = state.accounts.get(&self.user_id)
+            && account.read().standing.deactivated.is_none()
+        {
+            let name = account.read().profile_field("displayname").cloned();
+            state.names.add(&self.user_id);
+            state
+                .names
+                .set_display_name(&self.user_id, name.as_ref().and_then(|name| name.as_str()));
+        }
         // Waiting syncs of a locked user are to end now.
         Ok(wake(&self.user_id))
     }

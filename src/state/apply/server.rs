@@ -6,7 +6,8 @@ use super::{Applied, Apply, At};
 use crate::State;
 use logcabin_record::command::{
     AdminReason, AdminUndo, BackupMade, DeliveryAdvance, ImportBegin, ImportEnd, LogCheckpoint,
-    LogErase, ServerIdentity, ServerRestore,
+    LogErase, PolicyApprove, PolicyJudge, PolicySubscribe, PolicyUnsubscribe, ServerIdentity,
+    ServerRestore,
 };
 
 impl Apply for ServerIdentity {
@@ -83,6 +84,34 @@ impl Apply for AdminUndo {
 impl Apply for DeliveryAdvance {
     fn apply(self, state: &State, at: At) -> Applied {
         state.erasures.supersede(state.deliveries.advance(at.offset, self));
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for PolicySubscribe {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.policy_lists.subscribe(at.offset, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for PolicyUnsubscribe {
+    fn apply(self, state: &State, _: At) -> Applied {
+        state.policy_lists.unsubscribe(&self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for PolicyJudge {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.policy_lists.judge(at.offset, self);
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for PolicyApprove {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.policy_lists.approve(at.offset, self);
         Ok(Vec::new())
     }
 }

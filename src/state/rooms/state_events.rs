@@ -20,6 +20,19 @@ impl Room {
         inner.holder(index, at)
     }
 
+    /// As [`Room::state_event`], with the record since which it is that event: a later one, if
+    /// state was resolved.
+    pub fn state_event_since(
+        &self,
+        event_type: &StateEventType,
+        state_key: &str,
+    ) -> Option<(Offset, Offset)> {
+        let inner = self.inner.read();
+        let index = *inner.key_index.get(event_type)?.get(state_key)?;
+        let since = as_of(inner.state.get(index as usize)?, Offset::MAX)?;
+        Some((since, inner.held(index, since)?))
+    }
+
     /// The offsets of all state events with this key up to and including `at`, oldest first.
     pub fn state_events_of(
         &self,

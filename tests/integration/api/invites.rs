@@ -513,3 +513,80 @@ async fn of_an_invite_by_an_ignored_user_only_the_removal_before_it_is_told() {
     let answer = slide.next(&body).await;
     assert!(answer["rooms"][&room_id]["invite_state"].is_array(), "{answer}");
 }
+
+#[tokio::test]
+async fn a_users_rules_say_whose_invites_are_allowed_ignored_or_blocked() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let (cas, dan) = (user(&server, "cas").await, user(&server, "dan").await);
+    for (name, other) in [
+        ("m.invite_permission_config", "org.matrix.msc4155.invite_permission_config"),
+        ("org.matrix.msc4155.invite_permission_config", "m.invite_permission_config"),
+    ] {
+        let path = |of: &str| format!("/user/{}/account_data/{of}", encode(&bob.user_id));
+        bob.put(&path(other), json!({})).await.ok();
+        let rules = json!({
+            "allowed_users": [ann.user_id.to_uppercase()], "ignored_users": ["@cas*:*", 7],
+            "blocked_servers": ["e2e.*"], "allowed_servers": "all", "ignored_servers": null,
+        });
+        bob.put(&path(name), rules).await.ok();
+        let since = bob.here().await;
+        let invite = json!({ "invite": [bob.user_id] });
+        let (by_ann, by_cas) =
+            (room_id_of(&ann, invite.clone()).await, room_id_of(&cas, invite).await);
+        let answer = dan.post("/createRoom", json!({ "invite": [bob.user_id] })).await;
+        answer.refused(403, "M_INVITE_BLOCKED");
+        let invites = bob.news(&since).await["rooms"]["invite"].clone();
+        assert!(invites.get(&by_ann).is_some() && invites.get(&by_cas).is_none(), "{invites}");
+        let invites = bob.sync(None, 0, None).await["rooms"]["invite"].clone();
+        assert!(invites.get(&by_ann).is_some() && invites.get(&by_cas).is_none(), "{invites}");
+        // The inviter learns nothing of it.
+        let invited = cas.state(&by_cas, "m.room.member", &bob.user_id).await.ok();
+        assert_eq!(invited["membership"], "invite");
+        let told = Slide::new(&bob).next(&window(0, 99, 1)).await;
+        let seen = rooms(&told);
+        assert!(seen.contains(&by_ann) && !seen.contains(&by_cas), "{told}");
+        // Nor do other answers tell of it, nor does its end.
+        let told = bob.get("/notifications").await.ok().to_string();
+        assert!(told.contains(&by_ann) && !told.contains(&by_cas), "{told}");
+        let gone = room_id_of(&cas, json!({ "invite": [bob.user_id] })).await;
+        let here = bob.here().await;
+        cas.act(&gone, "kick", Some(&bob)).await.ok();
+        assert_eq!(bob.news(&here).await["rooms"]["leave"], json!({}));
+        // Rules about users come first.
+        let rules = json!({
+            "allowed_servers": ["*"], "blocked_users": [dan.user_id], "ignored_users": ["@cas*:*"],
+        });
+        bob.put(&path(name), rules).await.ok();
+        let answer = dan.post("/createRoom", json!({ "invite": [bob.user_id] })).await;
+        answer.refused(403, "M_INVITE_BLOCKED");
+        // Whoever knocks asks for an invite.
+        let knock = json!({ "type": "m.room.join_rules", "content": { "join_rule": "knock" } });
+        let knocked = room_id_of(&dan, json!({ "initial_state": [knock] })).await;
+        bob.post(&format!("/knock/{}", encode(&knocked)), json!({})).await.ok();
+        dan.act(&knocked, "invite", Some(&bob)).await.ok();
+        let invites = bob.sync(None, 0, None).await["rooms"]["invite"].clone();
+        assert!(invites.get(&knocked).is_some(), "{invites}");
+        // With no rules, it is there.
+        bob.put(&path(name), json!({ "blocked_users": ["@c?s:other.example"] })).await.ok();
+        let invites = bob.sync(None, 0, None).await["rooms"]["invite"].clone();
+        assert!(invites.get(&by_cas).is_some(), "{invites}");
+        dan.post("/createRoom", json!({ "invite": [bob.user_id] })).await.ok();
+    }
+    let path = "/capabilities";
+    let told = bob.get(path).await.ok()["capabilities"].clone();
+    let enforced = &told["org.matrix.msc4155.invite_permission_config_enforced"];
+    assert_eq!(enforced, &json!({ "enabled": true }));
+}
+
+#[tokio::test]
+async fn strangers_may_be_kept_from_inviting() {
+    let server = TestServer::start_with(&[("LOGCABIN_INVITES_STRANGERS", "refuse")]).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let invite = json!({ "invite": [bob.user_id] });
+    ann.post("/createRoom", invite.clone()).await.refused(403, "M_FORBIDDEN");
+    let room_id = room_id_of(&ann, json!({ "preset": "public_chat" })).await;
+    ann.act(&room_id, "invite", Some(&bob)).await.refused(403, "M_FORBIDDEN");
+    bob.join(&room_id).await.ok();
+    ann.post("/createRoom", invite).await.ok();
+}

@@ -2,7 +2,7 @@
 //! client-server API; the name of a test is what it shows.
 
 mod accounts;
-mod admin;
+pub(crate) mod admin;
 mod appservice;
 mod as_of;
 mod capabilities;

@@ -29,6 +29,7 @@ mod past_rules;
 mod peer;
 mod poison;
 mod policy;
+mod policy_lists;
 mod postgresql;
 mod proxied;
 mod refusals;

@@ -122,7 +122,7 @@ async fn a_homeserver_that_is_over_its_share_is_refused_before_its_signature_is_
 }
 
 /// Has a homeserver invite a user of the server to a made-up room.
-async fn invite(hostile: &Hostile<'_>, user: &User, number: usize) -> Answer {
+pub(super) async fn invite(hostile: &Hostile<'_>, user: &User, number: usize) -> Answer {
     let room_id = format!("!made-up{number}:{}", hostile.origin());
     let (event_id, event) = hostile.signed(json!({
         "type": "m.room.member", "room_id": room_id, "state_key": user.user_id,

@@ -405,6 +405,37 @@ async fn a_user_registers_on_the_way_to_a_client() {
 }
 
 #[tokio::test]
+async fn a_registration_on_the_pages_waits_for_approval() {
+    let server = TestServer::start_with(&[
+        ("LOGCABIN_REGISTRATION_APPROVAL", "true"),
+        ("LOGCABIN_REGISTRATION_QUESTION", "Who told you of us?"),
+    ])
+    .await;
+    let http = server.http();
+    let mut browser = Browser::new(&http);
+    let page = browser.get("/_matrix/oauth2/sign_up").await;
+    assert!(page.body().contains("Who told you of us?"), "{}", page.body());
+    let account = [("username", "eve"), ("password", PASSWORD), ("repeated", PASSWORD)];
+    let page = page.submit(&mut browser, 0, &[&account[..], &[("answer", " ")]].concat()).await;
+    assert_eq!(page.status(), 400);
+    let page = page.submit(&mut browser, 0, &[&account[..], &[("answer", "Ann")]].concat()).await;
+    assert_eq!(page.title(), "Thank you", "{}", page.body());
+    let listed = done(user_command(server.data_dir(), "list --waiting", ""));
+    assert!(listed.contains("@eve:e2e.test") && listed.contains("Ann"), "{listed}");
+
+    let login = [("user", "eve"), ("password", PASSWORD)];
+    let page = browser.get("/_matrix/oauth2/sign_in").await;
+    let page = page.submit(&mut browser, 0, &login).await;
+    assert_eq!(page.status(), 403);
+    assert!(page.body().contains("awaits the approval of an administrator"), "{}", page.body());
+    done(user_command(server.data_dir(), "approve eve", ""));
+    let page = browser.get("/_matrix/oauth2/sign_in").await;
+    page.submit(&mut browser, 0, &login).await;
+    let client = Client::register(&http).await;
+    client.login(&mut browser, &scope("APPROVED")).await;
+}
+
+#[tokio::test]
 async fn a_registration_that_fails_at_its_end_still_leads_to_the_client() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let terms = dir.path().join("terms.toml");

@@ -37,6 +37,7 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
         "m.3pid_changes": enabled(may_change_third_party_ids(app, caller)),
         "m.get_login_token": enabled(may_get_login_token(app, caller)),
         "m.account_moderation": { "lock": cx.is_admin(), "suspend": cx.is_admin() },
+        "org.matrix.msc4155.invite_permission_config_enforced": { "enabled": true },
         "m.forget_forced_upon_leave": { "enabled": app.config.accounts.forget_on_leave },
     });
     json(&json!({ "capabilities": capabilities }))

@@ -32,7 +32,7 @@ const VERSIONS: [&str; 21] = [
 
 /// Served features that are in no version of the specification yet, or that clients still look for
 /// here.
-const UNSTABLE_FEATURES: [&str; 16] = [
+const UNSTABLE_FEATURES: [&str; 17] = [
     // Cross-signing (v1.1). Without this Element Web creates no cross-signing keys.
     "org.matrix.e2e_cross_signing",
     // Room types in the directory (v1.4). Without this Element Web does not list public spaces
@@ -59,6 +59,8 @@ const UNSTABLE_FEATURES: [&str; 16] = [
     "com.beeper.msc4169",
     // Blocking invites (v1.18).
     "org.matrix.msc4380.stable",
+    // Rules for invites.
+    "org.matrix.msc4155",
     // Message retention.
     "org.matrix.msc1763",
     // Mutual rooms (v1.19).

@@ -10,7 +10,8 @@ pub(crate) mod threepid;
 pub(crate) mod user_directory;
 
 use super::{bodies, server::Server};
-use crate::http::{Class, Table, cheap, limited, unlimited};
+use crate::http::{Class, Shadow, Table, cheap, limited, unlimited};
+use logcabin_config::HookPoint;
 
 const FEW_ADDRESSES: &str = "`limits::THREEPIDS` bounds how many addresses an account has, and \
     adding one is limited";
@@ -20,15 +21,25 @@ const PRIVATE: &str = "only clients of the same user read it; the `order` of a t
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(threepid::list, cheap())
-        .on(threepid::old_bind, unlimited(FEW_ADDRESSES).suspended().objects(bodies::BIND))
+        .on(
+            threepid::old_bind,
+            unlimited(FEW_ADDRESSES).suspended().objects(bodies::BIND).screened(HookPoint::Address),
+        )
         .on(
             threepid::add,
             limited(Class::Account)
                 .suspended()
                 .objects(bodies::AUTH)
-                .checked(bodies::secret_is_opaque),
+                .checked(bodies::secret_is_opaque)
+                .screened(HookPoint::Address),
         )
-        .on(threepid::bind, limited(Class::Account).suspended().checked(bodies::secret_is_opaque))
+        .on(
+            threepid::bind,
+            limited(Class::Account)
+                .suspended()
+                .checked(bodies::secret_is_opaque)
+                .screened(HookPoint::Address),
+        )
         .on(threepid::unbind, unlimited(FEW_ADDRESSES).suspended())
         .on(threepid::delete, unlimited(FEW_ADDRESSES).suspended())
         .on(
@@ -47,8 +58,18 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(device::delete_many, limited(Class::Account).suspended().objects(bodies::AUTH))
         .on(profile::get, cheap())
         .on(profile::get_field, cheap())
-        .on(profile::set_field, limited(Class::Profile).guests().amended(bodies::field_of_profile))
-        .on(profile::delete_field, limited(Class::Profile))
+        .on(
+            profile::set_field,
+            limited(Class::Profile)
+                .guests()
+                .amended(bodies::field_of_profile)
+                .screened(HookPoint::Profile)
+                .shadowed(Shadow::Nothing),
+        )
+        .on(
+            profile::delete_field,
+            limited(Class::Profile).screened(HookPoint::Profile).shadowed(Shadow::Nothing),
+        )
         .on(account_data::get_global, cheap())
         .on(account_data::set_global, limited(Class::Settings).suspended().stays(PRIVATE))
         .on(account_data::get_room, cheap())

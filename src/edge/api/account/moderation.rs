@@ -63,7 +63,8 @@ impl Cx<Server> {
     ) -> Result<(), ApiError> {
         self.moderated(user_id)?;
         let user_id = user_id.to_owned();
-        let change = SetStatus { user_id, admin: None, locked, suspended, reason: None };
+        let (admin, shadow_banned, reason) = (None, None, None);
+        let change = SetStatus { user_id, admin, locked, suspended, shadow_banned, reason };
         let _: bool = self.propose(change).await?.into_inner();
         Ok(())
     }

@@ -20,6 +20,7 @@ mod redactions;
 mod reports;
 mod rooms;
 mod settings;
+mod shadow_bans;
 mod statistics;
 mod tasks;
 mod tokens;
@@ -49,6 +50,8 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(users::deactivate, ADMINISTRATORS.body_optional())
         .on(users::password, ADMINISTRATORS)
         .on(users::suspend, ADMINISTRATORS)
+        .on(shadow_bans::ban, ADMINISTRATORS.body_optional())
+        .on(shadow_bans::lift, ADMINISTRATORS)
         .on(users::whois, ADMINISTRATORS)
         .on(users::log_in, ADMINISTRATORS.body_optional())
         .on(users::joined_rooms, ADMINISTRATORS)

@@ -23,8 +23,8 @@ use logcabin_ops::admin::{
     act::{Act, Outcome},
     context::{ActContext, ActError},
     users::{
-        self, Changed, CreateUser, ExternalId, LogInAs, LogOut, LoggedInAs, ResetPassword,
-        ResetPermitted, SetProfile, SetStatus, UserDetails, UserDevice, UserSummary,
+        self, ApproveUsers, Changed, CreateUser, ExternalId, LogInAs, LogOut, LoggedInAs,
+        ResetPassword, ResetPermitted, SetProfile, SetStatus, UserDetails, UserDevice, UserSummary,
         search::{self, FoundUser, UserOrder, UserSearch},
     },
 };
@@ -52,6 +52,7 @@ pub(super) struct UserBody {
     avatar_url: Option<Option<String>>,
     locked: Option<bool>,
     suspended: Option<bool>,
+    approved: Option<bool>,
     deactivated: Option<bool>,
     user_type: Option<String>,
     threepids: Option<Vec<Address>>,
@@ -135,6 +136,7 @@ pub(super) struct UserQuery {
     guests: Option<bool>,
     admins: Option<bool>,
     locked: Option<bool>,
+    approved: Option<bool>,
     reverse: bool,
 }
 
@@ -153,6 +155,7 @@ impl UserParts for Received<'_> {
             guests: self.flag("guests")?,
             admins: self.flag("admins")?,
             locked: self.flag("locked")?,
+            approved: self.flag("approved")?,
             reverse: self.backwards("dir")?.unwrap_or(false),
         })
     }
@@ -169,8 +172,9 @@ fn order(name: Option<&str>) -> Result<UserOrder, ApiError> {
         Some("locked") => UserOrder::Locked,
         Some("creation_ts") => UserOrder::CreationTs,
         Some("last_seen_ts") => UserOrder::LastSeenTs,
-        // All users are equal in these.
-        Some("user_type" | "shadow_banned") => UserOrder::Nothing,
+        Some("shadow_banned") => UserOrder::ShadowBanned,
+        // All users are equal in this.
+        Some("user_type") => UserOrder::Nothing,
         Some(_) => return Err(ApiError::invalid_param("There is no such order of users.")),
     })
 }
@@ -188,6 +192,7 @@ fn page(context: &ActContext, of: UserQuery, deactivated: Option<bool>) -> Resul
         admins,
         deactivated,
         locked: excluded(of.locked, false),
+        waiting: (of.approved == Some(false)).then_some(true),
         order,
         reverse: of.reverse,
         from,
@@ -219,7 +224,8 @@ fn words(user: &UserSummary) -> Value {
         "user_type": null,
         "deactivated": user.deactivated,
         "erased": user.erased,
-        "shadow_banned": false,
+        "shadow_banned": user.shadow_banned,
+        "approved": !user.waiting,
         "locked": user.locked,
         "suspended": user.suspended,
         "last_seen_ts": user.last_seen_ms,
@@ -280,8 +286,17 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     if known.is_some() && admin == Some(false) && cx.caller.user_id == user_id {
         return Err(ApiError::invalid_param("You cannot remove your own administrator rights."));
     }
-    let UserBody { password, displayname: display_name, avatar_url, locked, suspended, .. } = body;
     let mut changes = Changes::default();
+    let waits = known.is_some_and(|standing| standing.waiting.is_some());
+    match (body.approved, waits) {
+        (Some(true), true) => changes.approve = Some(ApproveUsers { users: vec![user()] }),
+        (Some(false), false) => {
+            let why = "An account that is in use cannot be made to wait for approval.";
+            return Err(ApiError::invalid_param(why));
+        }
+        _ => {}
+    }
+    let UserBody { password, displayname: display_name, avatar_url, locked, suspended, .. } = body;
     if known.is_none() {
         changes.create = Some(CreateUser {
             user: user(),
@@ -308,7 +323,8 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     }));
     let admin = admin.filter(|_| known.is_some());
     if admin.is_some() || locked.is_some() || suspended.is_some() {
-        changes.status = Some(SetStatus { user: user(), admin, locked, suspended });
+        let shadow_banned = None;
+        changes.status = Some(SetStatus { user: user(), admin, locked, suspended, shadow_banned });
     }
     let is_closed = known.is_some_and(|standing| standing.deactivated.is_some());
     match (body.deactivated, is_closed) {
@@ -337,6 +353,7 @@ struct Changes {
     create: Option<CreateUser>,
     password: Option<ResetPassword>,
     profile: Vec<SetProfile>,
+    approve: Option<ApproveUsers>,
     status: Option<SetStatus>,
     deactivate: Option<users::Deactivate>,
 }
@@ -358,6 +375,7 @@ impl Changes {
         }
         effect.extend(step(context, origin, terms, self.password).await?);
         effect.extend(step(context, origin, terms, self.profile).await?);
+        effect.extend(step(context, origin, terms, self.approve).await?);
         effect.extend(step(context, origin, terms, self.status).await?);
         effect.extend(step(context, origin, terms, self.deactivate).await?);
         Ok(effect)
@@ -441,7 +459,7 @@ pub(super) async fn set_admin(cx: Cx<Server>, request: SetAdmin) -> Result<Json,
         return Err(ApiError::invalid_param("You cannot remove your own administrator rights."));
     }
     let admin = Some(admin);
-    let act = SetStatus { user, admin, locked: None, suspended: None };
+    let act = SetStatus { user, admin, locked: None, suspended: None, shadow_banned: None };
     cx.act(act, terms, nothing).await
 }
 
@@ -455,7 +473,7 @@ endpoint! {
 pub(super) async fn suspend(cx: Cx<Server>, request: Suspend) -> Result<Json, ApiError> {
     let Suspend { user, body, terms } = request;
     let suspended = Some(body.suspend);
-    let act = SetStatus { user, admin: None, locked: None, suspended };
+    let act = SetStatus { user, admin: None, locked: None, suspended, shadow_banned: None };
     cx.act(
         act,
         terms,

@@ -265,9 +265,10 @@ pub(crate) fn refused_at_last(
     reason: Option<LoginRefusal>,
 ) {
     let reason = match error.code() {
-        ErrorCode::UserLocked | ErrorCode::UserDeactivated | ErrorCode::UserSuspended => {
-            Some(LoginRefusal::Account)
-        }
+        ErrorCode::UserLocked
+        | ErrorCode::UserDeactivated
+        | ErrorCode::UserSuspended
+        | ErrorCode::UserAwaitingApproval => Some(LoginRefusal::Account),
         ErrorCode::Forbidden => Some(reason.unwrap_or(LoginRefusal::Password)),
         _ => None,
     };

@@ -19,6 +19,7 @@ pub(crate) mod validation;
 
 use super::{bodies, server::Server};
 use crate::http::{Class, Table, cheap, limited, unlimited};
+use logcabin_config::HookPoint;
 
 const LOGIN_IS_LIMITED: &str = "a logout needs a login before it, which is limited";
 const MESSAGES_ARE_LIMITED: &str = "it writes only when it sends a message, and messages are \
@@ -31,6 +32,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
             limited(Class::Registration)
                 .objects(bodies::AUTH)
                 .amended(bodies::guest_registration)
+                .screened(HookPoint::Registration)
                 .body_optional(),
         )
         .on(registration::available, limited(Class::Registration))
@@ -40,7 +42,10 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(login::login_types, limited(Class::Other))
         .on(
             login::login,
-            limited(Class::Login).objects(bodies::LOGIN).checked(bodies::login_has_type),
+            limited(Class::Login)
+                .objects(bodies::LOGIN)
+                .checked(bodies::login_has_type)
+                .screened(HookPoint::Login),
         )
         .on(
             login_token::get_token,

@@ -1,5 +1,7 @@
 //! Registration.
 
+use std::net::IpAddr;
+
 use ruma::{
     OwnedDeviceId, OwnedServerName, OwnedUserId, UserId,
     api::client::{
@@ -21,20 +23,21 @@ use super::{
 use crate::{
     api::{
         answer::json, appservice::services as appservice, auth::grants::legacy_is_off,
-        server::Server,
+        error::awaiting_approval, server::Server,
     },
     http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},
 };
 use logcabin_base::clock::{millis, random_bytes};
 use logcabin_decide::{
     Refusal,
-    account::{Login, MetRequirements, Register, UpgradeGuest},
+    account::{Login, MetRequirements, Register, UpgradeGuest, Wait},
 };
 use logcabin_engine::ProposeError;
 use logcabin_outside::appservice::Service;
+use logcabin_read::policy_lists::Subject;
 use logcabin_record::{
     Origin,
-    command::{AccountKind, Secret, TokenHash},
+    command::{AccountKind, PolicyArea, Secret, TokenHash},
 };
 use logcabin_service::{
     accounts::names::{device_id_or_new, is_registration_token, new_user_id_of, short_name},
@@ -63,13 +66,16 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     // So that the client does not go through stages in vain.
     let env = cx.app.engine.env();
     env.accounts.check(&env.state.accounts)?;
+    if cx.app.approves() {
+        env.accounts.check_waiting(&env.state.accounts)?;
+    }
     let upgraded = match &request.guest_access_token {
         Some(token) => Some(guest(&cx.app, token, request.username.as_deref()).await?),
         None => None,
     };
     // An invalid account is refused before anyone has to prove anything.
     let asked = match &request.username {
-        Some(username) if upgraded.is_none() => Some(free_user_id(&cx.app, username, None)?),
+        Some(username) if upgraded.is_none() => Some(newcomers_id(&cx.app, username)?),
         _ => None,
     };
     device_id_or_new(request.device_id.clone())?;
@@ -79,7 +85,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
         check_password(&cx.app.config.passwords, localpart, password)?;
     }
 
-    let offer = cx.app.auth.stages.registration.clone();
+    let offer = cx.app.auth.stages.of_registration(cx.app.approves());
     let facts = RequestFacts { user_id: upgraded.clone(), registers: true, client: cx.client };
     let auth = request.auth.as_ref();
     let authenticated =
@@ -99,8 +105,10 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
         }
         (None, None) => new_user_id(&cx.app)?,
     };
+    let wants_login = !request.inhibit_login;
     let AccountSetup { password, login, session } = beginning(&cx.app, &user_id, request).await?;
-    let met = met(&authenticated, cx.app.engine.clock().now_ms());
+    let met = met(&cx.app, &authenticated, cx.client);
+    let waits = met.wait.is_some();
     let outcome = if upgraded.is_some() {
         let proposal = UpgradeGuest { user_id: user_id.clone(), password, login, met };
         cx.app.engine.propose(cx.origin(), proposal).await
@@ -117,7 +125,12 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
         }
         Err(error) => return Err(error.into()),
     }
-    answer(cx, user_id, session).await
+    match (waits, wants_login) {
+        (false, _) => answer(cx, user_id, session).await,
+        // The account is made, but nobody is logged in.
+        (true, true) => Err(awaiting_approval()),
+        (true, false) => answer(cx, user_id, None).await,
+    }
 }
 
 /// Fills in parameters that the attempt leaves out from those that its session remembers, and
@@ -280,13 +293,20 @@ fn must_be_open(app: &Server) -> Result<(), ApiError> {
 }
 
 /// The proofs that are kept with the account.
-fn met(authenticated: &Authenticated, now_ms: u64) -> MetRequirements {
-    let mut met = MetRequirements { now_ms, ..MetRequirements::default() };
+fn met(app: &Server, authenticated: &Authenticated, client: IpAddr) -> MetRequirements {
+    let now_ms = app.engine.clock().now_ms();
+    let wait = app.approves().then_some(Wait { answer: None, address: Some(client) });
+    let mut met = MetRequirements { now_ms, wait, ..MetRequirements::default() };
     for proof in authenticated.proofs() {
         match proof {
             Proof::Token(token) => met.requirements.registration_token = Some(*token),
             Proof::Terms(versions) => met.requirements.terms.clone_from(versions),
             Proof::Threepid(validated) => met.threepids.push(validated.clone()),
+            Proof::Answer(answer) => {
+                if let Some(wait) = &mut met.wait {
+                    wait.answer = Some(answer.clone());
+                }
+            }
             Proof::Done | Proof::User(_) => {}
         }
     }
@@ -337,14 +357,14 @@ struct NewSession {
 /// Creates an account with a password, once its stages are completed.
 pub(in crate::api) async fn create(
     app: &Server,
-    origin: Origin,
+    (origin, client): (Origin, IpAddr),
     user_id: &UserId,
     password: String,
     authenticated: Authenticated,
 ) -> Result<(), ApiError> {
     must_be_open(app)?;
     let password = app.auth.passwords.hash(password).await?;
-    let met = met(&authenticated, app.engine.clock().now_ms());
+    let met = met(app, &authenticated, client);
     let proposal = new_account(user_id, Some(password), None, met);
     match app.engine.propose(origin, proposal).await {
         Ok(registered) => {
@@ -376,8 +396,22 @@ pub(super) async fn available(
     cx: Cx<Server, ()>,
     request: get_username_availability::Request,
 ) -> Result<get_username_availability::Response, ApiError> {
-    free_user_id(&cx.app, &request.username, None)?;
+    newcomers_id(&cx.app, &request.username)?;
     Ok(get_username_availability::Response::new(true))
+}
+
+/// The user id for `username`, if somebody who registers for themselves may have it: the rules of
+/// policy lists are against some.
+pub(crate) fn newcomers_id(app: &Server, username: &str) -> Result<OwnedUserId, ApiError> {
+    let user_id = free_user_id(app, username, None)?;
+    let subject = Subject::of_user(&user_id);
+    match app.engine.refused_by_policy(PolicyArea::Registration, subject) {
+        None => Ok(user_id),
+        Some(_) => {
+            let why = "This server does not allow this user name. Choose another one.";
+            Err(ApiError::new(ErrorCode::InvalidUsername, why))
+        }
+    }
 }
 
 /// The user id for `username`, if it is valid and `caller` may have it.

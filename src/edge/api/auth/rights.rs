@@ -5,7 +5,10 @@
 use ruma::UserId;
 
 use crate::{
-    api::auth::grants::{check_scope, may_administer},
+    api::{
+        auth::grants::{check_scope, may_administer},
+        error::awaiting_approval,
+    },
     http::{ApiError, ErrorCode, OpenTo, Session},
 };
 use logcabin_engine::Engine;
@@ -19,6 +22,7 @@ pub(crate) fn admit(engine: &Engine, session: &Session, open_to: OpenTo) -> Resu
     match standing {
         AccountStatus { deactivated: Some(_), .. } => Err(deactivated()),
         AccountStatus { locked: true, .. } if !open_to.locked => Err(locked()),
+        AccountStatus { waiting: Some(_), .. } if !open_to.locked => Err(awaiting_approval()),
         AccountStatus { suspended: true, .. } if !open_to.suspended => Err(suspended()),
         AccountStatus { guest: true, .. } if !open_to.guests => Err(ApiError::new(
             ErrorCode::GuestAccessForbidden,
@@ -34,11 +38,12 @@ pub(crate) fn admit(engine: &Engine, session: &Session, open_to: OpenTo) -> Resu
     }
 }
 
-/// Refuses users who may have no session: their account is deactivated or locked.
+/// Refuses users who may have no session: their account is deactivated, locked or not approved.
 pub(crate) fn may_log_in(engine: &Engine, user_id: &UserId) -> Result<(), ApiError> {
     match engine.state().accounts.standing(user_id).unwrap_or_default() {
         AccountStatus { deactivated: Some(_), .. } => Err(deactivated()),
         AccountStatus { locked: true, .. } => Err(locked()),
+        AccountStatus { waiting: Some(_), .. } => Err(awaiting_approval()),
         _ => Ok(()),
     }
 }
@@ -61,7 +66,7 @@ pub(crate) fn suspended() -> ApiError {
 mod tests {
     use http::Method;
 
-    use crate::http::{Access, OpenTo};
+    use crate::http::{Access, OpenTo, Shadow};
     use logcabin_config::Server;
 
     /// An endpoint without its prefix and version, with each parameter as `{}`.
@@ -111,6 +116,18 @@ mod tests {
         let mut writes = open(|open_to| open_to.suspended);
         writes.retain(|name| !name.starts_with("GET "));
         assert_eq!(writes, sorted(SUSPENDED));
+    }
+
+    #[test]
+    fn shadow_banned_users_only_seem_to_do_these_things() {
+        let table = crate::api::endpoints(&Server::default().prefixes).list().into_iter();
+        let seeming = table.filter(|served| {
+            served.shadow != Shadow::Done && served.path.starts_with("/_matrix/client/")
+        });
+        let mut names: Vec<_> = seeming.map(|served| name(&served.method, &served.path)).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names, sorted(SHADOWED));
     }
 
     #[test]
@@ -166,6 +183,36 @@ mod tests {
         "GET /rooms/{}/state/{}",
         "PUT /rooms/{}/state/{}",
         "PUT /uk.tcpip.msc4133/profile/{}/{}",
+    ];
+
+    /// What others would learn of, or what is done in another way.
+    const SHADOWED: &[&str] = &[
+        "POST /createRoom",
+        "POST /rooms/{}/upgrade",
+        "POST /rooms/{}/join",
+        "POST /join/{}",
+        "POST /knock/{}",
+        "POST /rooms/{}/leave",
+        "POST /rooms/{}/invite",
+        "POST /rooms/{}/kick",
+        "POST /rooms/{}/ban",
+        "POST /rooms/{}/unban",
+        "POST /rooms/{}/send/{}",
+        "PUT /rooms/{}/send/{}/{}",
+        "PUT /rooms/{}/state/{}",
+        "PUT /rooms/{}/state/{}/{}",
+        "POST /rooms/{}/redact/{}",
+        "PUT /rooms/{}/redact/{}/{}",
+        "PUT /org.matrix.msc4140/rooms/{}/delayed_event/{}/{}",
+        "POST /org.matrix.msc4140/delayed_events/{}",
+        "POST /org.matrix.msc4140/delayed_events/{}/{}",
+        "PUT /rooms/{}/typing/{}",
+        "PUT /directory/list/room/{}",
+        "PUT /presence/{}/status",
+        "PUT /profile/{}/{}",
+        "DELETE /profile/{}/{}",
+        "PUT /uk.tcpip.msc4133/profile/{}/{}",
+        "DELETE /uk.tcpip.msc4133/profile/{}/{}",
     ];
 
     /// Client-server API, "Account suspension": what a suspended user may do besides reading. They

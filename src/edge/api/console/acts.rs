@@ -42,7 +42,7 @@ endpoint! {
     /// The form of an act. The query fills in what is known.
     pub(super) struct ActForm = GET "/_logcabin/console/act/{name}";
     for ConsoleLogin;
-    { name: String = path, given: Fields = query }
+    { name: String = path, given: Vec<(String, String)> = query }
 }
 
 endpoint! {
@@ -70,7 +70,16 @@ pub(super) async fn list(cx: Cx<Server, Visitor>, _: ActList) -> Result<Reply, A
 
 pub(super) async fn form(cx: Cx<Server, Visitor>, request: ActForm) -> Result<Reply, ApiError> {
     let form = form_of(&request.name)?;
-    Ok(cx.caller.page(&cx.app, (form.title, "acts"), asked(form, &request.given, None)).reply())
+    // What was ticked in a list has one name: a field of words.
+    let mut given = Fields::new();
+    for (name, value) in request.given {
+        let all = given.entry(name).or_default();
+        if !all.is_empty() {
+            all.push(' ');
+        }
+        all.push_str(&value);
+    }
+    Ok(cx.caller.page(&cx.app, (form.title, "acts"), asked(form, &given, None)).reply())
 }
 
 /// The form with what was filled in, and why that was refused.

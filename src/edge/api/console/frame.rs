@@ -28,6 +28,8 @@ const GROUPS: [Group; 6] = [
         "Safety",
         &[
             ("reports", "/reports", "Reports"),
+            ("policies", "/policies", "Policy lists"),
+            ("waiting", "/waiting", "Waiting registrations"),
             ("erasures", "/erasures", "Erasures"),
             ("acts", "/act", "All acts"),
         ],
@@ -63,7 +65,10 @@ pub(super) fn page(
     body: Markup,
 ) -> Page {
     let server = app.config.server.name.as_str();
-    let reports = app.engine.state().reports.len();
+    let (reports, waiting) = {
+        let state = app.engine.state();
+        (state.reports.len(), state.accounts.waiting_count())
+    };
     let group = GROUPS.iter().find(|(_, pages)| pages.iter().any(|(of, ..)| *of == name));
     let above = group.and_then(|(_, pages)| pages.iter().find(|(of, ..)| *of == name));
     let above = above.filter(|(.., page)| *page != title);
@@ -82,7 +87,7 @@ pub(super) fn page(
                     @let mark = current(group == Some(of), is_exact);
                     a href={ (HOME) (path) } aria-current=[mark] {
                         (group_title)
-                        @if *group_title == "Safety" { (count(reports)) }
+                        @if *group_title == "Safety" { (count(reports + waiting)) }
                     }
                 }
             }
@@ -102,7 +107,11 @@ pub(super) fn page(
                     @let mark = current(*page == name, above.is_none());
                     a href={ (HOME) (path) } aria-current=[mark] {
                         (page_title)
-                        @if *page == "reports" { (count(reports)) }
+                        @match *page {
+                            "reports" => { (count(reports)) }
+                            "waiting" => { (count(waiting)) }
+                            _ => {}
+                        }
                     }
                 }
             }
@@ -116,10 +125,10 @@ pub(super) fn page(
     Page::new(title, body).of_site(server).framed(STYLE, header).script(SCRIPT)
 }
 
-/// How many open reports there are, if there are any.
-fn count(reports: usize) -> Markup {
+/// How many open reports or waiting registrations there are, if there are any.
+fn count(open: usize) -> Markup {
     html! {
-        @if reports > 0 { " " span.count { (reports) span.hidden { " open" } } }
+        @if open > 0 { " " span.count { (open) span.hidden { " open" } } }
     }
 }
 

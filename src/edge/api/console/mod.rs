@@ -61,6 +61,8 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(lists::media::list, limited(Class::Admin))
         .on(lists::reports::list, limited(Class::Admin))
         .on(lists::reports::one, limited(Class::Admin))
+        .on(lists::policies::list, limited(Class::Admin))
+        .on(lists::waiting::list, limited(Class::Admin))
         .on(lists::tokens::list, limited(Class::Admin))
         .on(unread::page, limited(Class::Admin))
         .on(upkeep::backups::list, limited(Class::Admin))

@@ -18,6 +18,7 @@ use logcabin_ops::{
     history::terminal::{duration, grouped},
 };
 use logcabin_service::samples::{Sample, Samples};
+use logcabin_state::State;
 
 endpoint! {
     pub(super) struct Now = GET "/_logcabin/console";
@@ -45,7 +46,7 @@ pub(super) async fn page(cx: Cx<Server, Visitor>, _: Now) -> Result<Reply, ApiEr
                 }
                 section aria-labelledby="to-do" {
                     h2 #to-do { "Is there work?" }
-                    (to_do(app.engine.state().reports.len()))
+                    (to_do(&app.engine.state()))
                 }
             }
             (known(app, now_ms))
@@ -101,11 +102,19 @@ fn page_of(check: &str) -> &'static str {
 }
 
 /// What waits for an administrator.
-fn to_do(reports: usize) -> Markup {
+fn to_do(state: &State) -> Markup {
+    let (reports, waiting) = (state.reports.len(), state.accounts.waiting_count());
     html! {
-        @if reports == 0 { p.good { "Nothing waits for you." } } @else {
+        @if reports + waiting == 0 { p.good { "Nothing waits for you." } } @else {
             ul.lines {
-                li { a href="/_logcabin/console/reports" { (reports) " open report(s)" } }
+                @if reports > 0 {
+                    li { a href="/_logcabin/console/reports" { (reports) " open report(s)" } }
+                }
+                @if waiting > 0 {
+                    li {
+                        a href="/_logcabin/console/waiting" { (waiting) " waiting registration(s)" }
+                    }
+                }
             }
         }
     }

@@ -206,7 +206,9 @@ pub(super) fn field(name: &str, label: &str, given: &Option<String>, hint: &str)
 pub(super) fn act_groups(groups: &[(&str, &[&str])], given: &[(&str, &str)]) -> Markup {
     html! {
         dl.record {
-            @for (title, names) in groups { dt { (title) } dd { (acts(names, given)) } }
+            @for (title, names) in groups.iter().filter(|(_, names)| !names.is_empty()) {
+                dt { (title) } dd { (acts(names, given)) }
+            }
         }
     }
 }

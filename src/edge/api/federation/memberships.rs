@@ -19,7 +19,7 @@ use crate::{
     api::server::Server,
     http::{ApiError, Cx, ErrorCode, Homeserver},
 };
-use logcabin_decide::federation::{TemplateError, may_authorise, template};
+use logcabin_decide::federation::{TemplateError, may_authorise, may_enter, template};
 use logcabin_engine::Engine;
 use logcabin_read::{events::EventRef, sync::heroes};
 use logcabin_record::lax_object::LaxObject;
@@ -142,6 +142,9 @@ async fn send<'a>(
     }
     let user_id = member(&object, &membership).ok_or(PduError::OtherEvent)?;
     must_be_of(&user_id, server)?;
+    if membership != MembershipState::Leave {
+        may_enter(&app.engine.env(), room_id, &user_id)?;
+    }
     let receiving = app.receiving()?;
     let is_knock = membership == MembershipState::Knock;
     let admitted = receiving.admit_member(&look.room, server, &user_id, is_knock);

@@ -21,6 +21,7 @@ use super::{
     server::Server,
 };
 use crate::http::{ApiError, Class, Cx, Table, cheap, limited};
+use logcabin_config::HookPoint;
 use logcabin_service::federation::PduReceiver;
 
 /// Every endpoint for other homeservers.
@@ -57,9 +58,9 @@ pub fn endpoints() -> Table<Server> {
         .on(memberships::make_leave, limited(Class::Federation))
         .on(memberships::send_leave, limited(Class::Federation))
         .on(older::send_leave, limited(Class::Federation))
-        .on(invites::invite, limited(Class::Federation))
-        .on(older::invite, limited(Class::Federation))
-        .on(invites::exchange, limited(Class::Federation))
+        .on(invites::invite, limited(Class::Federation).screened(HookPoint::Invite))
+        .on(older::invite, limited(Class::Federation).screened(HookPoint::Invite))
+        .on(invites::exchange, limited(Class::Federation).screened(HookPoint::Invite))
         .on(address_invite::bound, limited(Class::Invites))
         .on(transactions::send, limited(Class::Federation).checked(transactions::is_bounded))
         .on(discovery::delegation, cheap())

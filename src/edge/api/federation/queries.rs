@@ -15,6 +15,7 @@ use crate::{
         account::profile,
         answer::{can_leave, json as to_json},
         appservice::services as appservice,
+        room::directory::must_be_listed,
         server::Server,
     },
     http::{ApiError, Cx, Homeserver, Json},
@@ -48,6 +49,8 @@ pub(super) async fn directory(
     request: get_room_information::Request,
 ) -> Result<Json, ApiError> {
     must_be_ours(&cx.app.config.server.name, request.room_alias.server_name())?;
-    let room_id = appservice::resolve(&cx.app, (&*request.room_alias).into()).await?;
+    let alias = &*request.room_alias;
+    let room_id = appservice::resolve(&cx.app, alias.into()).await?;
+    must_be_listed(&cx.app, &room_id, alias, None)?;
     to_json(&json!({ "room_id": room_id, "servers": [cx.app.config.server.name] }))
 }

@@ -8,12 +8,13 @@ mod serving;
 
 use super::server::Server;
 use crate::http::{Class, Table, limited};
+use logcabin_config::HookPoint;
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
-        .on(files::upload, limited(Class::Media))
+        .on(files::upload, limited(Class::Media).screened(HookPoint::Upload))
         .on(files::create, limited(Class::Media).body_optional())
-        .on(files::upload_to, limited(Class::Media))
+        .on(files::upload_to, limited(Class::Media).screened(HookPoint::Upload))
         .on(files::config, limited(Class::Media))
         .on(files::download, limited(Class::Media).guests())
         .on(files::download_as, limited(Class::Media).guests())

@@ -30,6 +30,7 @@ pub(super) use sign_in::{arrived, choose_way};
 
 use super::server::Server;
 use crate::http::{Class, Table, cheap, limited};
+use logcabin_config::HookPoint;
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
@@ -48,12 +49,12 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(device::page, limited(Class::Login))
         .on(device::answer, limited(Class::Login))
         .on(sign_in::page, limited(Class::Other))
-        .on(sign_in::submit, limited(Class::Login))
+        .on(sign_in::submit, limited(Class::Login).screened(HookPoint::Login))
         .on(sign_in::by_sso, limited(Class::Other))
         .on(sign_in::go_on, limited(Class::Other))
         .on(sign_in::confirm, limited(Class::Login))
         .on(sign_up::page, limited(Class::Registration))
-        .on(sign_up::submit, limited(Class::Registration))
+        .on(sign_up::submit, limited(Class::Registration).screened(HookPoint::Registration))
         .on(recover::page, limited(Class::Other))
         .on(recover::submit, limited(Class::Login))
         .on(account::page, limited(Class::Other))

@@ -20,8 +20,9 @@ use crate::{
         addresses::client_api,
         auth::{
             credentials::check_password,
-            registration::{self, free_user_id},
-            uiaa::{self, BROWSER, what_to_do},
+            registration::{self, newcomers_id},
+            rights::may_log_in,
+            uiaa::{self, BROWSER, answer_field, what_to_do},
         },
         browser::page::{AnyBrowser, Page},
         server::Server,
@@ -30,7 +31,9 @@ use crate::{
 };
 use logcabin_base::limits;
 use logcabin_record::command::SignedInBy;
-use logcabin_service::uiaa::{self as sessions, Attempt, Binding, Proof, RequestFacts};
+use logcabin_service::uiaa::{
+    self as sessions, Attempt, Binding, Denied, Proof, QUESTION, RequestFacts, answered,
+};
 
 endpoint! {
     /// The page, and the way back to it from the pages of the stages.
@@ -53,6 +56,14 @@ const ABOUT: &str = "sign_up";
 /// What a session remembers besides the parameters of a registration. No client can set it.
 const NEXT: &str = "org.logcabin.next";
 
+/// The newcomer's answer to the operator's question, which they gave with the form.
+const ANSWER: &str = "org.logcabin.answer";
+
+/// What newcomers are asked.
+fn question(app: &Server) -> Option<&str> {
+    app.config.registration.question.as_deref().filter(|_| app.approves())
+}
+
 /// Whether anyone can create an account.
 pub(super) fn is_possible(app: &Server) -> bool {
     app.is_registration_open() && app.config.login.password
@@ -66,14 +77,17 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: SignUpPage) -> Result<Repl
     }
     let next = ReturnPath::of(cx.query("next")?.as_deref());
     let visitor = Visitor::of(&app.engine, &app.config.server, &request.headers);
-    visitor.keep(&app.config.server, form(app, &visitor, &next, "", None, &request.headers).reply())
+    visitor.keep(
+        &app.config.server,
+        form(app, &visitor, &next, ("", ""), None, &request.headers).reply(),
+    )
 }
 
 fn form(
     app: &Server,
     visitor: &Visitor,
     next: &ReturnPath,
-    username: &str,
+    (username, answer): (&str, &str),
     wrong: Option<&str>,
     headers: &HeaderMap,
 ) -> Page {
@@ -95,6 +109,10 @@ fn form(
                     ". It cannot be changed."
                 }
                 (page_parts::new_password(&app.config.passwords, "Password"))
+                @if let Some(question) = question(app) { (answer_field(question, answer)) }
+                @if app.approves() {
+                    p.note { "Whoever runs this server has to approve the account first." }
+                }
                 button type="submit" { "Create the account" }
             }
         } @else {
@@ -125,7 +143,8 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignUpForm) -> Result<Re
         Ok(session) => go_on(&cx, &session, &request.headers, false).await,
         Err(error) if error.status().is_client_error() => {
             let wrong = Some(error.message());
-            let page = form(app, &visitor, &next, username, wrong, &request.headers);
+            let given = (username, fields.text("answer"));
+            let page = form(app, &visitor, &next, given, wrong, &request.headers);
             Ok(page.status(error.status()).reply())
         }
         Err(error) => Err(error),
@@ -146,7 +165,14 @@ async fn begin(
     }
     let env = app.engine.env();
     env.accounts.check(&env.state.accounts)?;
-    let user_id = free_user_id(app, username, None)?;
+    if app.approves() {
+        env.accounts.check_waiting(&env.state.accounts)?;
+    }
+    let answer = fields.text("answer");
+    if question(app).is_some() && answered(answer).is_none() {
+        return Err(ApiError::invalid_param(Denied::NoAnswer.to_string()));
+    }
+    let user_id = newcomers_id(app, username)?;
     check_password(&app.config.passwords, user_id.localpart(), fields.text("password"))?;
     let password = fields.new_password()?;
     let parameters = Map::from_iter([
@@ -154,12 +180,13 @@ async fn begin(
         ("password".to_owned(), json!(password)),
         (BROWSER.to_owned(), json!(visitor.mark())),
         (NEXT.to_owned(), json!(next.as_str())),
+        (ANSWER.to_owned(), json!(answer)),
     ]);
     let attempt = Attempt {
         endpoint: "register",
         binding: Binding::Endpoint(sessions::Parameters(parameters)),
         auth: None,
-        offer: app.auth.stages.registration.clone(),
+        offer: app.auth.stages.of_registration(app.approves()),
         facts: RequestFacts { user_id: None, registers: true, client: cx.client },
     };
     Ok(app.auth.uiaa.begin(&attempt, app.engine.clock().now_ms()))
@@ -194,21 +221,34 @@ async fn go_on(
         completed.map_err(|_| over())?;
         stages = session.next_stages().await;
     }
+    // It was answered with the first form. With that, an address need not be confirmed.
+    let answer = text(ANSWER).and_then(answered);
+    let is_answered = answer.is_some();
+    if let Some(stage) = stages.iter().find(|stage| stage.as_str() == QUESTION)
+        && let Some(answer) = answer.filter(|_| stages.len() == 1 || skip)
+    {
+        let done = async { Ok::<_, uiaa::Failure>(answer) };
+        let completed = app.auth.uiaa.complete(id, stage, now_ms, done).await;
+        completed.map_err(|_| over())?;
+        stages = session.next_stages().await;
+    }
     let page_of = |stage: &AuthType| {
         let api = client_api(&app.config.server);
         let api = api.parse::<Url>().map_or(api, |url| url.path().to_owned());
         format!("{api}/auth/{stage}/fallback/web?session={}", encoded(id))
     };
+    let may_leave_out =
+        |stage: &AuthType| *stage == AuthType::Dummy || is_answered && stage.as_str() == QUESTION;
     match &*stages {
         [] => finish(cx, id, &parameters, &visitor, headers).await,
         [only] => see(&page_of(only)),
         several => {
             let body = html! {
                 p { "Choose how to continue:" }
-                @for stage in several.iter().filter(|stage| **stage != AuthType::Dummy) {
+                @for stage in several.iter().filter(|stage| !may_leave_out(stage)) {
                     a.button href=(page_of(stage)) { (what_to_do(stage)) }
                 }
-                @if several.contains(&AuthType::Dummy) {
+                @if several.iter().any(may_leave_out) {
                     form method="post" action={ (path(&app.config.server)) "/sign_up" } {
                         (page_parts::proof(&app.signing.signer, &visitor, ABOUT))
                         input type="hidden" name="session" value=(id);
@@ -232,15 +272,16 @@ async fn finish(
     let text = |name: &str| parameters.0.get(name).and_then(Value::as_str).unwrap_or_default();
     let next = ReturnPath::of(Some(text(NEXT)));
     let auth = AuthData::FallbackAcknowledgement(FallbackAcknowledgement::new(id.to_owned()));
-    let offer = app.auth.stages.registration.clone();
+    let offer = app.auth.stages.of_registration(app.approves());
     let facts = RequestFacts { user_id: None, registers: true, client: cx.client };
     let binding = Binding::Endpoint(parameters.clone());
     let authenticated =
         uiaa::authenticate(app, "register", binding, Some(&auth), offer, facts).await?;
     let (username, password) = (text("username"), text("password").to_owned());
     let created = async {
-        let user_id = free_user_id(app, username, None)?;
-        registration::create(app, cx.origin(), &user_id, password, authenticated).await?;
+        let user_id = newcomers_id(app, username)?;
+        let from = (cx.origin(), cx.client);
+        registration::create(app, from, &user_id, password, authenticated).await?;
         Ok::<_, ApiError>(user_id)
     };
     let user_id = match created.await {
@@ -248,11 +289,21 @@ async fn finish(
         // Others had the name or the address first, or the registration token was used up
         // meanwhile, or there are enough accounts: what the registration was for goes on.
         Err(error) if error.status().is_client_error() => {
-            let page = form(app, visitor, &next, username, Some(error.message()), headers);
+            let given = (username, text(ANSWER));
+            let page = form(app, visitor, &next, given, Some(error.message()), headers);
             return visitor.keep(&app.config.server, page.status(StatusCode::CONFLICT).reply());
         }
         Err(error) => return Err(error),
     };
+    if may_log_in(&app.engine, &user_id).is_err() {
+        let body = html! {
+            p.good role="status" {
+                "Your account " strong { (user_id) } " is registered. Whoever runs this server has \
+                 to approve it: you can log in once that is done."
+            }
+        };
+        return visitor.keep(&app.config.server, Page::new("Thank you", body).reply());
+    }
     let arrival = NewSignIn::of(cx, headers, user_id, SignedInBy::Registration);
     let cookie = browser::sign_in(app, arrival).await?;
     browser::go_on(&app.config.server, &next, cookie)

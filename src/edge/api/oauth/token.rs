@@ -262,6 +262,7 @@ async fn give(
         Err(ProposeError::Refused(
             refusal @ (Refusal::UserLocked
             | Refusal::UserDeactivated
+            | Refusal::AwaitsApproval
             | Refusal::OverQuota(_)
             | Refusal::Forbidden(_)),
         )) => return Err(Problem::grant(refusal.to_string()).into()),
@@ -401,9 +402,9 @@ async fn by_refresh_token(
     let expires_ms = match outcome {
         Ok(refreshed) => refreshed.into_inner(),
         Err(ProposeError::Refused(Refusal::UnknownToken)) => return Err(invalid().into()),
-        Err(ProposeError::Refused(refusal @ (Refusal::UserLocked | Refusal::UserDeactivated))) => {
-            return Err(Problem::grant(refusal.to_string()).into());
-        }
+        Err(ProposeError::Refused(
+            refusal @ (Refusal::UserLocked | Refusal::UserDeactivated | Refusal::AwaitsApproval),
+        )) => return Err(Problem::grant(refusal.to_string()).into()),
         Err(error) => return Err(ApiError::from(error).into()),
     };
     Ok(successful(tokens.ending(expires_ms).told(app), &scope, None))

@@ -256,7 +256,11 @@ fn notification(
 ) -> Result<Option<Notification>, ReadError> {
     let user_id = view.user_id();
     let Some(event) = view.events.get(offset)? else { return Ok(None) };
-    let reached = room.is_joined(user_id, offset) || is_invite_of(&event, view, room);
+    let is_invite = is_invite_of(&event, view, room);
+    if is_invite && !view.shows_invite_event(&event)? {
+        return Ok(None);
+    }
+    let reached = room.is_joined(user_id, offset) || is_invite;
     if !reached || room.redaction_of(offset, view.at()).is_some() || !view.may_see(room, &event)? {
         return Ok(None);
     }

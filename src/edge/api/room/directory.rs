@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
 
 use ruma::{
-    RoomAliasId, ServerName, UInt,
+    RoomAliasId, RoomId, ServerName, UInt,
     api::client::{
         alias::{
             create_alias::v3 as create_alias_v3, delete_alias::v3 as delete_alias_v3,
@@ -29,11 +29,12 @@ use serde_json::json;
 use super::reading::readable_as_of;
 use crate::{
     api::{answer::json, appservice::services as appservice, server::Server},
-    http::{ApiError, Appservice, AsOfRequest, Cx, Homeserver, Json, Session},
+    http::{ApiError, Appservice, AsOfRequest, Caller, Cx, Homeserver, Json, Session},
 };
 use logcabin_base::{limits, text};
 use logcabin_decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility};
-use logcabin_record::Offset;
+use logcabin_read::policy_lists::{MatchOutcome, Subject};
+use logcabin_record::{Offset, command::PolicyArea};
 use logcabin_state::Room;
 
 /// The default number of rooms on a page.
@@ -70,10 +71,13 @@ pub(super) async fn get_alias(
     AsOfRequest(request): AsOfRequest<get_alias_v3::Request>,
 ) -> Result<Json, ApiError> {
     let (app, alias) = (Arc::clone(&cx.app), &request.room_alias);
+    let session = cx.caller.clone();
     if cx.is_remote(alias.server_name()) {
-        return json(&cx.remote_alias(alias).await?);
+        let found = cx.remote_alias(alias).await?;
+        must_be_listed(&app, &found.room_id, alias, session.as_ref())?;
+        return json(&found);
     }
-    let moment = match cx.caller.clone() {
+    let moment = match session.clone() {
         Some(session) => cx.called_by(session).moment()?,
         None => None,
     };
@@ -85,6 +89,7 @@ pub(super) async fn get_alias(
         }
         None => appservice::resolve(&app, (&**alias).into()).await?,
     };
+    must_be_listed(&app, &room_id, alias, session.as_ref())?;
     json(&json!({ "room_id": room_id, "servers": [app.config.server.name] }))
 }
 
@@ -165,7 +170,7 @@ pub(super) async fn public_rooms(
             since: request.since,
             ..PublicRoomsRequest::default()
         };
-        return Ok(cx.remote_rooms::<PublicRoomsResponse>(server, &asked).await?.into());
+        return Ok(remote_list(&cx, server, &asked).await?.into());
     }
     let wanted = DirectoryQuery {
         server: request.server.as_deref(),
@@ -183,7 +188,7 @@ pub(super) async fn public_rooms_filtered(
     if let Some(server) = request.server.as_deref().filter(|server| cx.is_remote(server)) {
         let get_public_rooms_filtered::Request { limit, since, filter, room_network, .. } = request;
         let asked = PublicRoomsRequest { limit, since, filter, network: room_network };
-        return Ok(cx.remote_rooms::<PublicRoomsResponse>(server, &asked).await?.into());
+        return Ok(remote_list(&cx, server, &asked).await?.into());
     }
     let wanted = DirectoryQuery {
         server: request.server.as_deref(),
@@ -424,14 +429,54 @@ fn list(app: &Server, wanted: &DirectoryQuery<'_>) -> Result<Page, ApiError> {
     let page = rooms.get(start..end.min(rooms.len())).unwrap_or_default();
     let next = page.last().filter(|_| end < rooms.len());
     let previous = page.first().filter(|_| start > 0);
+    let listed = page.iter().filter(|(_, room)| is_listed(app, &room.id, None));
     let described =
-        page.iter().map(|(_, room)| app.listing.catalogue.describe(app.engine.events(), room));
+        listed.map(|(_, room)| app.listing.catalogue.describe(app.engine.events(), room));
     Ok(Page {
         rooms: described.collect::<Result<_, _>>()?,
         next: next.map(|(place, _)| Since::After(*place).to_string()),
         previous: previous.map(|(place, _)| Since::Before(*place).to_string()),
         total: UInt::try_from(rooms.len()).unwrap_or(UInt::MAX),
     })
+}
+
+/// Whether no policy list is against showing this room in the directory.
+fn is_listed(app: &Server, room_id: &RoomId, alias: Option<&str>) -> bool {
+    let (state, events) = (app.engine.state(), app.engine.events());
+    let subject = Subject { alias, ..Subject::default().in_room(room_id) };
+    let found = events.policy_lists().find(&state, PolicyArea::Directory, subject);
+    found.is_none_or(|found| found.outcome != MatchOutcome::Applied)
+}
+
+/// Refuses an alias, or the room that it names, which a policy list is against.
+pub(in crate::api) fn must_be_listed(
+    app: &Server,
+    room_id: &RoomId,
+    alias: &RoomAliasId,
+    by: Option<&Session>,
+) -> Result<(), ApiError> {
+    let (alias, by) = (Some(alias.as_str()), by.map(|session| &*session.user_id));
+    let subject = Subject { alias, by, ..Subject::default().in_room(room_id) };
+    match app.engine.refused_by_policy(PolicyArea::Directory, subject) {
+        None => Ok(()),
+        Some(_) => {
+            Err(ApiError::forbidden("A moderation policy of this server is against this room."))
+        }
+    }
+}
+
+/// What another homeserver lists, without what policy lists are against.
+async fn remote_list(
+    cx: &Cx<Server, impl Caller>,
+    server: &ServerName,
+    asked: &PublicRoomsRequest,
+) -> Result<PublicRoomsResponse, ApiError> {
+    let mut listed = cx.remote_rooms::<PublicRoomsResponse>(server, asked).await?;
+    listed.chunk.retain(|room| {
+        let alias = room.canonical_alias.as_ref().map(|alias| alias.as_str());
+        is_listed(&cx.app, &room.room_id, alias)
+    });
+    Ok(listed)
 }
 
 /// Whether a room has the folded `term` in its name, topic, alias or id.

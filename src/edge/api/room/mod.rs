@@ -24,7 +24,8 @@ pub(crate) mod typing;
 pub(crate) mod upgrade;
 
 use super::{bodies, server::Server};
-use crate::http::{Class, Table, cheap, limited};
+use crate::http::{Class, Shadow, Table, cheap, limited};
+use logcabin_config::HookPoint;
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
@@ -33,41 +34,111 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
             limited(Class::Rooms)
                 .objects(bodies::CREATE_ROOM)
                 .checked(bodies::room_version_is_one)
-                .of_room(),
+                .screened(HookPoint::CreateRoom)
+                .of_room()
+                .shadowed(Shadow::Alone),
         )
-        .on(upgrade::upgrade, limited(Class::Rooms).checked(bodies::room_version_is_one))
+        .on(
+            upgrade::upgrade,
+            limited(Class::Rooms)
+                .checked(bodies::room_version_is_one)
+                .screened(HookPoint::CreateRoom)
+                .shadowed(Shadow::Replacement),
+        )
         .on(
             membership::join,
-            limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN).body_optional(),
+            limited(Class::Joins)
+                .guests()
+                .objects(bodies::SIGNED_JOIN)
+                .screened(HookPoint::Join)
+                .body_optional()
+                .shadowed(Shadow::Silently),
         )
         .on(
             membership::join_by_id_or_alias,
-            limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN).body_optional(),
+            limited(Class::Joins)
+                .guests()
+                .objects(bodies::SIGNED_JOIN)
+                .screened(HookPoint::Join)
+                .body_optional()
+                .shadowed(Shadow::Silently),
         )
-        .on(membership::knock, limited(Class::Joins).body_optional())
-        .on(membership::leave, limited(Class::Messages).guests().suspended().body_optional())
+        .on(
+            membership::knock,
+            limited(Class::Joins)
+                .screened(HookPoint::Join)
+                .body_optional()
+                .shadowed(Shadow::Silently),
+        )
+        .on(
+            membership::leave,
+            limited(Class::Messages)
+                .guests()
+                .suspended()
+                .body_optional()
+                .shadowed(Shadow::Silently),
+        )
         .on(membership::forget, limited(Class::Messages).suspended().body_optional())
-        .on(membership::invite, limited(Class::Invites))
+        .on(
+            membership::invite,
+            limited(Class::Invites).screened(HookPoint::Invite).shadowed(Shadow::Nothing),
+        )
         .on(address_invite::bound, limited(Class::Invites))
-        .on(membership::kick, limited(Class::Messages))
-        .on(membership::ban, limited(Class::Messages))
-        .on(membership::unban, limited(Class::Messages))
+        .on(membership::kick, limited(Class::Messages).shadowed(Shadow::Nothing))
+        .on(membership::ban, limited(Class::Messages).shadowed(Shadow::Nothing))
+        .on(membership::unban, limited(Class::Messages).shadowed(Shadow::Nothing))
         .on(membership::joined_rooms, cheap())
         .on(membership::joined_members, limited(Class::Reads))
         .on(membership::members, limited(Class::Reads).guests())
-        .on(send::message, limited(Class::Messages).guests().of_room())
-        .on(send::state, limited(Class::Messages).guests().of_room())
-        .on(send::redact, limited(Class::Messages).suspended().body_optional())
-        .on(send::message_without_transaction, limited(Class::Messages).guests().of_room())
-        .on(send::redact_without_transaction, limited(Class::Messages).suspended().body_optional())
-        .on(delayed::put, limited(Class::Messages).of_room())
+        .on(
+            send::message,
+            limited(Class::Messages)
+                .guests()
+                .screened(HookPoint::Message)
+                .of_room()
+                .shadowed(Shadow::Event),
+        )
+        .on(
+            send::state,
+            limited(Class::Messages)
+                .guests()
+                .screened(HookPoint::Message)
+                .of_room()
+                .shadowed(Shadow::State),
+        )
+        .on(
+            send::redact,
+            limited(Class::Messages).suspended().body_optional().shadowed(Shadow::Event),
+        )
+        .on(
+            send::message_without_transaction,
+            limited(Class::Messages)
+                .guests()
+                .screened(HookPoint::Message)
+                .of_room()
+                .shadowed(Shadow::Event),
+        )
+        .on(
+            send::redact_without_transaction,
+            limited(Class::Messages).suspended().body_optional().shadowed(Shadow::Event),
+        )
+        .on(
+            delayed::put,
+            limited(Class::Messages)
+                .screened(HookPoint::Message)
+                .of_room()
+                .shadowed(Shadow::Delayed),
+        )
         .on(delayed::list, limited(Class::Other))
         .on(delayed::get, limited(Class::Other))
-        .on(delayed::act, limited(Class::Ephemeral))
-        .on(delayed::act_by_path, limited(Class::Ephemeral).body_optional())
+        .on(delayed::act, limited(Class::Ephemeral).shadowed(Shadow::Nothing))
+        .on(
+            delayed::act_by_path,
+            limited(Class::Ephemeral).body_optional().shadowed(Shadow::Nothing),
+        )
         .on(receipt::receipt, limited(Class::Ephemeral).suspended().body_optional())
         .on(receipt::read_markers, limited(Class::Ephemeral).suspended())
-        .on(typing::typing, limited(Class::Ephemeral))
+        .on(typing::typing, limited(Class::Ephemeral).shadowed(Shadow::Nothing))
         .on(room_state::all, limited(Class::Reads).guests())
         .on(room_state::one, cheap().guests())
         .on(timeline::messages, limited(Class::Reads).guests())
@@ -85,12 +156,12 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(report::event, limited(Class::Reports).suspended())
         .on(report::room, limited(Class::Reports).suspended())
         .on(report::user, limited(Class::Reports).suspended())
-        .on(directory::create_alias, limited(Class::Directory))
+        .on(directory::create_alias, limited(Class::Directory).shadowed(Shadow::Nothing))
         .on(directory::get_alias, cheap())
-        .on(directory::delete_alias, limited(Class::Directory))
+        .on(directory::delete_alias, limited(Class::Directory).shadowed(Shadow::Nothing))
         .on(directory::room_aliases, limited(Class::Other))
         .on(directory::get_visibility, cheap())
-        .on(directory::set_visibility, limited(Class::Directory))
+        .on(directory::set_visibility, limited(Class::Directory).shadowed(Shadow::Nothing))
         .on(directory::public_rooms, limited(Class::Search))
         .on(
             directory::public_rooms_filtered,

@@ -8,10 +8,12 @@ use ruma::{
 };
 use tracing::warn;
 
+use super::directory::must_be_listed;
 use crate::{
     api::{appservice::services as appservice, outgoing::AskedServer, server::Server},
     http::{ApiError, Caller, Cx, ErrorCode},
 };
+use logcabin_decide::may_be_entered;
 use logcabin_engine::Engine;
 use logcabin_record::Offset;
 use logcabin_service::federation::{EntryRequest, MembershipChange};
@@ -37,15 +39,19 @@ impl<C: Caller> Cx<Server, C> {
         room: &RoomOrAliasId,
         mut via: Vec<OwnedServerName>,
     ) -> Result<RoomReference, ApiError> {
-        match <&RoomAliasId>::try_from(room) {
-            Ok(alias) if self.is_remote(alias.server_name()) => {
-                let found = self.remote_alias(alias).await?;
-                via.extend(found.servers);
-                via.push(alias.server_name().to_owned());
-                Ok(RoomReference { room_id: found.room_id, via })
-            }
-            _ => Ok(RoomReference { room_id: appservice::resolve(&self.app, room).await?, via }),
-        }
+        let Ok(alias) = <&RoomAliasId>::try_from(room) else {
+            return Ok(RoomReference { room_id: appservice::resolve(&self.app, room).await?, via });
+        };
+        let room_id = if self.is_remote(alias.server_name()) {
+            let found = self.remote_alias(alias).await?;
+            via.extend(found.servers);
+            via.push(alias.server_name().to_owned());
+            found.room_id
+        } else {
+            appservice::resolve(&self.app, room).await?
+        };
+        must_be_listed(&self.app, &room_id, alias, self.caller.session())?;
+        Ok(RoomReference { room_id, via })
     }
 }
 
@@ -100,14 +106,10 @@ impl Cx<Server> {
             ));
         }
         let RoomReference { room_id, via } = place;
-        if change != MembershipChange::Leave
-            && app.engine.state().closures.blocked(&room_id).is_some()
-        {
-            return Err(ApiError::forbidden("This room has been blocked on this server."));
-        }
         if change != MembershipChange::Leave {
             // Before others are asked: the decision at the end comes too late for what they send.
             let env = app.engine.env();
+            may_be_entered(&env, &room_id, &user_id)?;
             env.quotas.room(&env.state, &user_id)?;
         }
         let via = all_via(&app.engine, &room_id, &user_id, via);

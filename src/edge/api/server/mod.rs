@@ -49,6 +49,7 @@ use logcabin_service::{
     rendezvous::RendezvousSessions,
     requester::Requester,
     samples::Samples,
+    screening::Screening,
     spaces,
     tally::Tally,
     typing::Typing,
@@ -84,6 +85,8 @@ pub struct Server {
     /// What the log consists of, for the console.
     pub tally: Arc<Tally>,
     pub last_seen: Arc<LastSeen>,
+    /// The operator's checks of what users do.
+    pub screening: Arc<Screening>,
     /// How often users may be sent messages.
     pub notices: Notices,
     /// The long work of users, and of those without a login by their address.
@@ -173,6 +176,11 @@ impl Server {
     /// Whether anyone may register.
     pub(in crate::api) fn is_registration_open(&self) -> bool {
         self.registration.load().is_open(&self.config.server)
+    }
+
+    /// Whether accounts that people register for themselves wait for approval.
+    pub(in crate::api) fn approves(&self) -> bool {
+        self.registration.load().approval
     }
 
     /// The room, for a caller who must be in it. A room that does not exist is refused as one that

@@ -90,6 +90,11 @@ impl Server {
 
     /// Notes what a device does, or tells the node that follows its user's presence.
     pub(crate) fn note_presence(&self, user_id: &UserId, device_id: &DeviceId, what: Activity) {
+        let standing = self.engine.state().accounts.standing(user_id);
+        let is_hidden = standing.is_some_and(|standing| standing.shadow_banned);
+        if is_hidden && !matches!(what, Activity::Ends) {
+            return;
+        }
         let Some(cluster) = &self.cluster else {
             return self.follow_presence(0, user_id, device_id, what);
         };

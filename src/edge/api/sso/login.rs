@@ -23,7 +23,7 @@ use crate::{
         answer::json,
         auth::{
             claim::{Claim, named_user, verified},
-            registration::free_user_id,
+            registration::newcomers_id,
             sso::{
                 AWAY_MS, SsoAttempt, SsoPurpose, TRIP, cookie, cookie_name, hash, is_trusted,
                 of_provider, place, redirect_url, secrets, see, set_out, signed, with_token,
@@ -36,13 +36,14 @@ use crate::{
             page::{AnyBrowser, Page, literal},
         },
         oauth,
+        screening::admit_newcomer,
         server::Server,
     },
     http::{ApiError, Cx, ErrorCode, Json, LoginRefusal, Reply, endpoint, refused_login},
 };
 use logcabin_base::clock::random_token;
 use logcabin_decide::{
-    account::Register,
+    account::{MetRequirements, Register, Wait},
     sso::{LinkSso, RegisterLinked, VerifiedAddress},
 };
 use logcabin_engine::Durable;
@@ -238,7 +239,7 @@ async fn newcomer(
         return arrived(cx, headers, provider.id(), user_id, errand).await;
     }
     if provider.allows_registration()
-        && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name, None))
+        && let Some(Ok(user_id)) = wanted.map(|name| newcomers_id(app, name))
     {
         match register(cx, provider.id(), person.clone(), user_id).await {
             Ok(user_id) => return arrived(cx, headers, provider.id(), user_id, errand).await,
@@ -260,6 +261,7 @@ async fn register(
     person: Person,
     user_id: OwnedUserId,
 ) -> Result<OwnedUserId, ApiError> {
+    admit_newcomer(&cx.app, cx.client, &user_id, provider).await?;
     let Person { subject, display_name, email, .. } = person;
     // An invalid address does not prevent an account.
     let email = email.and_then(|email| threepid::email(&email).ok());
@@ -268,7 +270,10 @@ async fn register(
         .filter(|email| check_allowed(&cx.app.config.threepids, email).is_ok())
         .map(|threepid| VerifiedAddress { threepid, now_ms });
     let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
-    let register = Register { display_name: Some(display_name), ..Register::user(user_id) };
+    let wait = Wait { answer: None, address: Some(cx.client) };
+    let wait = cx.app.approves().then_some(wait);
+    let met = MetRequirements { wait, now_ms, ..MetRequirements::default() };
+    let register = Register { display_name: Some(display_name), met, ..Register::user(user_id) };
     let proposal = RegisterLinked { register, provider: provider.to_owned(), subject, address };
     cx.propose(proposal).await.map(Durable::into_inner)
 }
@@ -321,7 +326,7 @@ pub(super) async fn choose_account(
     }
     let user_id = match (choice.username, choice.user, choice.password) {
         (Some(name), ..) if of.allows_registration() => {
-            let user_id = free_user_id(app, &name, None)?;
+            let user_id = newcomers_id(app, &name)?;
             let person = Person { subject, localpart: None, display_name, email };
             register(&cx, &provider, person, user_id).await?
         }

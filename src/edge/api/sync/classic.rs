@@ -8,8 +8,8 @@ use tokio::time::{Instant, timeout_at};
 use super::{filter, presence};
 use crate::{
     api::{
-        answer::json, auth::rights::locked, e2ee::to_device, server::Server,
-        server::positions::Undone,
+        answer::json, auth::rights::locked, e2ee::to_device, error::awaiting_approval,
+        server::Server, server::positions::Undone,
     },
     http::{ApiError, Cx, Json},
 };
@@ -210,8 +210,12 @@ impl From<Stop> for ApiError {
 /// A session that ended or was locked while the sync waited learns of it at once.
 pub(super) fn still_logged_in(cx: &Cx<Server>) -> Result<(), ApiError> {
     let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
-    if account.as_ref().is_some_and(|account| account.read().standing.locked) {
+    let standing = account.as_ref().map(|account| account.read().standing).unwrap_or_default();
+    if standing.locked {
         return Err(locked());
+    }
+    if standing.waiting.is_some() {
+        return Err(awaiting_approval());
     }
     if cx.caller.service.is_some() && cx.caller.device().is_err() {
         return Ok(());

@@ -7,7 +7,7 @@ pub(crate) mod presence;
 pub(crate) mod sliding;
 
 use super::{bodies, server::Server};
-use crate::http::{Class, Table, cheap, limited, unlimited};
+use crate::http::{Class, Shadow, Table, cheap, limited, unlimited};
 
 const FILTERS_HAVE_QUOTAS: &str = "filters are never deleted, so `quotas.filters` and \
     `quotas.filter_bytes` bound all that it ever writes";
@@ -18,7 +18,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(filter::create, unlimited(FILTERS_HAVE_QUOTAS).suspended().objects(bodies::FILTER))
         .on(filter::get, cheap())
         .on(classic::sync, cheap().guests())
-        .on(presence::set, limited(Class::Ephemeral))
+        .on(presence::set, limited(Class::Ephemeral).shadowed(Shadow::Nothing))
         .on(presence::get, cheap())
         .on(sliding::sync, unlimited(ONLY_READS).suspended().objects(bodies::SLIDING_SYNC))
         .on(old_sync::initial_sync, limited(Class::Reads))

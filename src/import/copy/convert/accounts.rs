@@ -13,7 +13,7 @@ use logcabin_record::{
     Stream, address,
     command::{
         AccountKind, PasswordFlags, ProfileSet, RegistrationTokenSet, Requirements, Secret,
-        SsoLink, TokenHash, UserDeactivate, UserPassword, UserRegister, UserStatus,
+        SsoLink, TokenHash, UserDeactivate, UserPassword, UserRegister, UserStatus, UserWait,
         imported_password,
     },
     threepid::{Threepid, ThreepidAdd, ThreepidBind},
@@ -59,22 +59,25 @@ pub(in crate::copy) fn account(
     if part == Part::Begin {
         return Ok(made);
     }
-    // What a shadow-banned user sends reaches nobody; a suspended one cannot send.
-    let suspended = fact.suspended || fact.shadow_banned;
-    // An account that nobody has let in yet cannot be used.
-    let locked = fact.locked || !fact.approved;
-    if fact.admin || locked || suspended {
+    let shadow_banned = fact.is_shadow_banned();
+    if fact.admin || fact.locked || fact.suspended || shadow_banned {
         made.add(
             stream.clone(),
             UserStatus {
                 user_id: user_id.clone(),
                 admin: Some(fact.admin),
-                locked: Some(locked),
-                suspended: Some(suspended),
+                locked: Some(fact.locked),
+                suspended: Some(fact.suspended),
+                shadow_banned: shadow_banned.then_some(true),
+                approved: None,
                 reason: None,
                 terms: BTreeMap::new(),
             },
         );
+    }
+    if !fact.approved && !fact.deactivated {
+        let user_id = user_id.clone();
+        made.add(stream.clone(), UserWait { user_id, answer: None, address: None });
     }
     if fact.deactivated {
         let erase = fact.erased;
@@ -95,8 +98,16 @@ pub(in crate::copy) fn agreed(
     let user_id = own_user(&fact.user_id, own)?;
     let stream = Stream::user(&user_id);
     let terms = BTreeMap::from([(TERMS.to_owned(), version)]);
-    let (admin, locked, suspended, reason) = (None, None, None, None);
-    let body = UserStatus { user_id, admin, locked, suspended, reason, terms };
+    let body = UserStatus {
+        user_id,
+        admin: None,
+        locked: None,
+        suspended: None,
+        shadow_banned: None,
+        approved: None,
+        reason: None,
+        terms,
+    };
     Ok(Some(Made::one(stream, body).at(fact.consent_ms)))
 }
 
@@ -218,7 +229,10 @@ mod tests {
         let made = account(&fact, own, Part::Whole).unwrap();
         assert_eq!(kinds(&made), ["user.register", "user.status", "user.deactivate"]);
         let Command::UserStatus(body) = &made.commands[1].1 else { panic!("no status") };
-        assert_eq!((body.suspended, body.locked), (Some(true), Some(false)));
+        assert_eq!((body.shadow_banned, body.locked), (Some(true), Some(false)));
+        (fact.shadow_banned, fact.approved, fact.deactivated) = (false, false, false);
+        let made = account(&fact, own, Part::Whole).unwrap();
+        assert_eq!(kinds(&made), ["user.register", "user.wait"]);
         fact.user_id = "@ann:b.example".to_owned();
         assert!(account(&fact, own, Part::Whole).is_err());
     }

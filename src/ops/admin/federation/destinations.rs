@@ -12,9 +12,10 @@ use crate::admin::{
 };
 use logcabin_base::{background::at_length, clock::millis, limits};
 use logcabin_log::ReadError;
+use logcabin_read::policy_lists::{MatchOutcome, Subject};
 use logcabin_record::{
     Offset,
-    command::{Failing, SetAsideItem},
+    command::{Failing, PolicyArea, SetAsideItem},
 };
 use logcabin_service::federation::{OriginUsage, Site};
 use logcabin_state::{Room, destinations::Destination};
@@ -92,7 +93,7 @@ pub fn list(context: &ActContext, from: usize, limit: usize) -> Result<Destinati
     let destinations = page
         .map(|(server_name, rooms, (up_to, failing, set_aside))| {
             let waiting = search.waiting(&server_name, up_to, &rooms)?;
-            let is_denied = !context.federation.load().permits(&server_name);
+            let is_denied = is_denied(context, &server_name);
             let rooms = rooms.len();
             Ok(DestinationRow { server_name, rooms, up_to, waiting, failing, set_aside, is_denied })
         })
@@ -267,7 +268,7 @@ fn details(
             waiting,
             failing,
             set_aside: aside.count,
-            is_denied: !context.federation.load().permits(server),
+            is_denied: is_denied(context, server),
         },
         newest_aside: aside.newest,
         used: others.and_then(|others| others.accounts.used(server)),
@@ -277,4 +278,13 @@ fn details(
         keys_valid_until_ms: keys.as_ref().map(|keys| keys.valid_until_ms),
         key_ids: keys.map(|keys| keys.keys.into_keys().collect()).unwrap_or_default(),
     })
+}
+
+/// Whether the configuration or a policy list is against this homeserver.
+fn is_denied(context: &ActContext, server: &ServerName) -> bool {
+    let lists = context.engine.events().policy_lists();
+    let subject = Subject::of_server(server);
+    let found = lists.find(&context.engine.state(), PolicyArea::Federation, subject);
+    found.is_some_and(|found| found.outcome == MatchOutcome::Applied)
+        || !context.federation.load().permits(server)
 }

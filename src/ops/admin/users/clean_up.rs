@@ -129,6 +129,7 @@ impl CleanUp {
                 admin: None,
                 locked: step(AccountStep::Lock),
                 suspended: step(AccountStep::Suspend),
+                shadow_banned: None,
             }));
         }
         if self.ban {

@@ -26,6 +26,7 @@ pub struct Filter {
     pub admin: bool,
     pub locked: bool,
     pub suspended: bool,
+    pub shadow_banned: bool,
     pub deactivated: bool,
     pub guest: bool,
 }
@@ -70,6 +71,7 @@ impl Filter {
         fits(self.admin, user.admin)
             && fits(self.locked, user.locked)
             && fits(self.suspended, user.suspended)
+            && fits(self.shadow_banned, user.shadow_banned)
             && fits(self.deactivated, user.deactivated)
             && fits(self.guest, user.guest)
     }

@@ -1,5 +1,6 @@
 //! Acts on users.
 
+mod approval;
 mod change_member;
 mod changed;
 mod clean_up;
@@ -24,6 +25,9 @@ mod set_status;
 mod show;
 mod summary;
 
+pub use approval::{
+    ApproveUsers, Decided, ListWaiting, RefuseUsers, Waiting, WaitingUser, waiting,
+};
 pub use change_member::{ChangeMember, ChangeOf, MemberChanged};
 pub use changed::Changed;
 pub use clean_up::{AccountStep, CleanUp, CleanedUp};

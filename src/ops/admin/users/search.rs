@@ -19,6 +19,8 @@ pub struct UserSearch {
     pub admins: Option<bool>,
     pub deactivated: Option<bool>,
     pub locked: Option<bool>,
+    /// Whether they wait for approval.
+    pub waiting: Option<bool>,
     pub order: UserOrder,
     /// Whether to reverse the order.
     pub reverse: bool,
@@ -39,6 +41,7 @@ pub enum UserOrder {
     Admin,
     Deactivated,
     Locked,
+    ShadowBanned,
     CreationTs,
     LastSeenTs,
     /// All are equal.
@@ -90,6 +93,7 @@ fn is_wanted(account: &Account, wanted: &UserSearch, texts: &[Option<String>; 2]
         && is(wanted.admins, standing.admin)
         && is(wanted.deactivated, standing.deactivated.is_some())
         && is(wanted.locked, standing.locked)
+        && is(wanted.waiting, standing.waiting.is_some())
         && id.as_ref().is_none_or(|part| has(account.user_id.as_str(), part))
         && name.as_ref().is_none_or(|part| {
             has(account.user_id.localpart(), part)
@@ -113,6 +117,7 @@ fn key(
         UserOrder::Admin => (None, account.standing.admin.into()),
         UserOrder::Deactivated => (None, account.standing.deactivated.is_some().into()),
         UserOrder::Locked => (None, account.standing.locked.into()),
+        UserOrder::ShadowBanned => (None, account.standing.shadow_banned.into()),
         UserOrder::CreationTs => (None, account.registered.get()),
         UserOrder::LastSeenTs => (None, last_seen(context, state, account).unwrap_or_default()),
     }

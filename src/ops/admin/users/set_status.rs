@@ -1,4 +1,4 @@
-//! Make a user an administrator, lock or suspend an account, or undo this.
+//! Make a user an administrator; lock, suspend or shadow-ban an account; or undo this.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,8 @@ pub struct SetStatus {
     pub admin: Option<bool>,
     pub locked: Option<bool>,
     pub suspended: Option<bool>,
+    #[serde(default)]
+    pub shadow_banned: Option<bool>,
 }
 
 impl Act for SetStatus {
@@ -31,16 +33,24 @@ impl Act for SetStatus {
             Field::new("admin", "Administrator", Kind::FlagIfAny),
             Field::new("locked", "Locked", Kind::FlagIfAny),
             Field::new("suspended", "Suspended", Kind::FlagIfAny),
+            Field::new("shadow_banned", "Shadow-banned", Kind::FlagIfAny),
         ],
         is_final: false,
         foretells: true,
     });
 
     async fn perform(self, context: &ActContext, by: Attribution) -> Result<Changed, ActError> {
-        let Self { user, admin, locked, suspended } = self;
+        let Self { user, admin, locked, suspended, shadow_banned } = self;
         let user_id = context.user_id(&user)?;
         let Attribution { origin, reason } = by;
-        let set = status::SetStatus { user_id: user_id.clone(), admin, locked, suspended, reason };
+        let set = status::SetStatus {
+            user_id: user_id.clone(),
+            admin,
+            locked,
+            suspended,
+            shadow_banned,
+            reason,
+        };
         let set = context.engine.propose(origin, set).await;
         let changed = set.map_err(ActError::of_user(&user_id))?.into_inner();
         Ok(Changed { user_id, changed })
@@ -49,10 +59,19 @@ impl Act for SetStatus {
     async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
         let user_id = context.active(&self.user)?;
         let is = context.engine.state().accounts.standing(&user_id).unwrap_or_default();
+        if self.admin.unwrap_or(is.admin) && self.shadow_banned.unwrap_or(is.shadow_banned) {
+            let why = "An administrator of the server cannot be shadow-banned.";
+            return Err(ActError::Invalid(why.to_owned()));
+        }
+        if self.admin == Some(true) && is.waiting.is_some() {
+            let why = "The account has to be approved before it can be an administrator's.";
+            return Err(ActError::Invalid(why.to_owned()));
+        }
         let changes = [
             ("an administrator", self.admin, is.admin),
             ("locked", self.locked, is.locked),
             ("suspended", self.suspended, is.suspended),
+            ("shadow-banned", self.shadow_banned, is.shadow_banned),
         ];
         let sentence = |(what, wanted, is): (&str, Option<bool>, bool)| {
             let wanted = wanted.filter(|wanted| *wanted != is)?;

@@ -14,6 +14,11 @@ pub struct UserSummary {
     pub admin: bool,
     pub locked: bool,
     pub suspended: bool,
+    #[serde(default)]
+    pub shadow_banned: bool,
+    /// Whether an administrator has to approve it first.
+    #[serde(default)]
+    pub waiting: bool,
     pub deactivated: bool,
     /// How many devices are logged in.
     pub devices: usize,
@@ -53,6 +58,8 @@ pub(super) fn summary(context: &ActContext, account: &Account) -> UserSummary {
         admin: account.standing.admin,
         locked: account.standing.locked,
         suspended: account.standing.suspended,
+        shadow_banned: account.standing.shadow_banned,
+        waiting: account.standing.waiting.is_some(),
         deactivated: account.standing.deactivated.is_some(),
         erased: account.standing.erased.is_some(),
         devices: account.active_devices().count(),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde_json::Value;
 
+use logcabin_base::glob::Glob;
 use logcabin_record::{Command, CommandError, Offset, Record};
 
 /// A state event's type and state key.
@@ -126,10 +127,31 @@ impl Ledger {
         is_listed && other != self.user_id.as_str()
     }
 
-    /// Whether the user takes invites as of `at` (client-server API, "Invite permission").
-    pub(super) fn takes_invites(&self, at: Offset) -> bool {
-        let config = self.global_data("m.invite_permission_config", at);
-        config.is_none_or(|config| config["default_action"] != "block")
+    /// Whether the user takes invites by `inviter` as of `at` (client-server API, "Invite
+    /// permission", and MSC4155).
+    pub(super) fn takes_invites_by(&self, inviter: &str, at: Offset) -> bool {
+        let server = inviter.split_once(':').map_or("", |(_, server)| server);
+        let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+        let types = ["m.invite_permission_config", "org.matrix.msc4155.invite_permission_config"];
+        let configs: Vec<_> = types.iter().filter_map(|of| self.global_data(of, at)).collect();
+        let names = |of: &str, names: &[&str], which: &str| {
+            configs.iter().any(|config| {
+                let patterns = config[format!("{which}_{of}")].as_array();
+                let mut patterns = patterns.into_iter().flatten().filter_map(Value::as_str);
+                patterns.any(|text| {
+                    Glob::new(text).is_some_and(|glob| names.iter().any(|name| glob.is(name)))
+                })
+            })
+        };
+        // Rules about users come before those about homeservers.
+        for (of, named) in [("users", &[inviter][..]), ("servers", &[server, host])] {
+            for (which, takes) in [("allowed", true), ("ignored", false), ("blocked", false)] {
+                if names(of, named, which) {
+                    return takes;
+                }
+            }
+        }
+        !configs.iter().any(|config| config["default_action"] == "block")
     }
 
     /// Drops the rooms that do not concern the user.

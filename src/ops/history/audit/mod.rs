@@ -178,7 +178,9 @@ impl RoomCheck<'_> {
     fn is_told_of_invite(&self, invite: Offset) -> bool {
         let (ledger, to) = (self.ledger, self.asked.to);
         let event = self.room.events.iter().find(|event| event.offset == invite);
-        ledger.takes_invites(to) && !event.is_some_and(|event| ledger.ignores(&event.sender, to))
+        event.is_none_or(|event| {
+            ledger.takes_invites_by(&event.sender, to) && !ledger.ignores(&event.sender, to)
+        })
     }
 
     fn expect_part(&self, part: Option<&Value>, expected: bool) -> Option<String> {

@@ -10,7 +10,7 @@ use logcabin_record::{
         AccountDataSet, AccountKind, FilterCreate, LoginTokenUse, PresenceSet, PresenceState,
         ProfileSet, RegistrationTokenRemove, RegistrationTokenSet, Requirements, SsoLink,
         UserDeactivate, UserErase, UserPassword, UserRedact, UserRedactFinish, UserRegister,
-        UserStatus, UserUpgrade,
+        UserStatus, UserUpgrade, UserWait,
     },
 };
 
@@ -27,6 +27,14 @@ impl Describe for UserUpgrade {
     fn describe(self, _: &Record, _: String) -> ActorAndText {
         let met = requirements(&self.met);
         (self.user_id.to_string(), format!("is no longer a guest{met}"))
+    }
+}
+
+impl Describe for UserWait {
+    fn describe(self, _: &Record, _: String) -> ActorAndText {
+        let from = self.address.map_or_else(String::new, |address| format!(" from {address}"));
+        let answer = self.answer.map_or_else(String::new, |answer| format!(": {answer}"));
+        (self.user_id.to_string(), format!("waits for approval, registered{from}{answer}"))
     }
 }
 
@@ -164,7 +172,8 @@ impl Describe for PresenceSet {
 }
 
 fn of_status(body: UserStatus) -> String {
-    let UserStatus { user_id, admin, locked, suspended, reason, terms } = body;
+    let UserStatus { user_id, admin, locked, suspended, shadow_banned, approved, reason, terms } =
+        body;
     let words = [
         admin.map(|admin| match admin {
             true => format!("made {user_id} an administrator"),
@@ -174,6 +183,11 @@ fn of_status(body: UserStatus) -> String {
         suspended.map(|suspended| {
             format!("{} {user_id}", if suspended { "suspended" } else { "unsuspended" })
         }),
+        shadow_banned.map(|banned| match banned {
+            true => format!("shadow-banned {user_id}"),
+            false => format!("lifted the shadow ban of {user_id}"),
+        }),
+        approved.filter(|approved| *approved).map(|_| format!("approved {user_id}")),
         (!terms.is_empty()).then(|| format!("noted that {user_id} agreed to {}", versions(&terms))),
     ];
     let words: Vec<_> = words.into_iter().flatten().collect();

@@ -5,7 +5,8 @@ use logcabin_record::{
     Offset, Record,
     command::{
         AdminReason, AdminUndo, BackupMade, DeliveryAdvance, ImportBegin, ImportEnd, LogCheckpoint,
-        LogErase, ServerIdentity, ServerRestore,
+        LogErase, PolicyApprove, PolicyJudge, PolicySubscribe, PolicyUnsubscribe, ServerIdentity,
+        ServerRestore,
     },
 };
 
@@ -104,6 +105,43 @@ impl Describe for AdminReason {
 impl Describe for AdminUndo {
     fn describe(self, _: &Record, who: String) -> ActorAndText {
         (who, format!("undid record {} so", self.record))
+    }
+}
+
+impl Describe for PolicySubscribe {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let areas: Vec<_> = self.areas.iter().map(|area| area.name()).collect();
+        let mut text = format!("applied the policy list {} to {}", self.room_id, areas.join(", "));
+        if !self.except.is_empty() {
+            text += &format!(", except {}", self.except.join(", "));
+        }
+        (who, text)
+    }
+}
+
+impl Describe for PolicyUnsubscribe {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        (who, format!("stopped applying the policy list {}", self.room_id))
+    }
+}
+
+impl Describe for PolicyJudge {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let (applied, held) = (self.applied.len(), self.held.len());
+        let mut text = format!("looked at new rules of the policy list {}", self.room_id);
+        if applied + held > 0 {
+            text += &format!(": {applied} hit users or rooms here, {held} wait for approval");
+        }
+        (who, text)
+    }
+}
+
+impl Describe for PolicyApprove {
+    fn describe(self, _: &Record, who: String) -> ActorAndText {
+        let rules: Vec<_> = self.rules.iter().map(|rule| rule.as_str()).collect();
+        let text =
+            format!("approved rules of the policy list {}: {}", self.room_id, rules.join(", "));
+        (who, text)
     }
 }
 

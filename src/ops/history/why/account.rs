@@ -6,7 +6,7 @@ use super::{Affects, Answer, Chain, Change};
 use logcabin_record::{
     command::{
         AccountDataSet, ProfileSet, UserDeactivate, UserErase, UserPassword, UserRegister,
-        UserStatus, UserUpgrade, topic,
+        UserStatus, UserUpgrade, UserWait, topic,
     },
     pusher::{PusherRemove, PusherSet},
     threepid::{ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind},
@@ -25,14 +25,31 @@ impl Affects<topic::Account> for UserUpgrade {
     }
 }
 
+impl Affects<topic::Account> for UserWait {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        if !chain.is_of(&self.user_id) {
+            return Ok(None);
+        }
+        let mut account = chain.so_far();
+        account["approved"] = json!(false);
+        Ok(Some(Change::Becomes(account)))
+    }
+}
+
 impl Affects<topic::Account> for UserStatus {
     fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
         if !chain.is_of(&self.user_id) {
             return Ok(None);
         }
         let mut account = chain.so_far();
-        let Self { admin, locked, suspended, .. } = self;
-        for (name, set) in [("admin", admin), ("locked", locked), ("suspended", suspended)] {
+        let Self { admin, locked, suspended, shadow_banned, approved, .. } = self;
+        for (name, set) in [
+            ("admin", admin),
+            ("locked", locked),
+            ("suspended", suspended),
+            ("shadow_banned", shadow_banned),
+            ("approved", approved),
+        ] {
             if let Some(set) = set {
                 account[name] = json!(set);
             }

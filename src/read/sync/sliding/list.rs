@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::rules::Filters;
-use crate::view::View;
+use crate::{invites::INVITE_RULES, view::View};
 use logcabin_log::ReadError;
 use logcabin_record::Offset;
 use logcabin_state::{Account, Membership, Room, RoomMembership};
@@ -194,7 +194,7 @@ pub(super) fn stays(
 /// Whether the user changed whose invites they accept after `since`, up to and including `to`: then
 /// any invite may appear or disappear.
 pub(super) fn takes_other_invites(account: &Account, since: Offset, to: Offset) -> bool {
-    ["m.ignored_user_list", "m.invite_permission_config"].into_iter().any(|event_type| {
+    ["m.ignored_user_list"].into_iter().chain(INVITE_RULES).any(|event_type| {
         let history = account.account_data.get(&(None, event_type.to_owned()));
         history.is_some_and(|history| history.between(since, to).next().is_some())
     })

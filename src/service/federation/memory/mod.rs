@@ -29,6 +29,8 @@ use logcabin_base::{
 use logcabin_config::Config;
 use logcabin_engine::{Engine, EventSigner};
 use logcabin_outside::federation::{FederationClient, KeyRing, PolicyServers, Sender};
+use logcabin_read::policy_lists::Subject;
+use logcabin_record::command::PolicyArea;
 
 /// The parts of federation that live as long as the server. There are none while it is off.
 pub struct Federation {
@@ -78,6 +80,11 @@ impl Federation {
         let (outbound, has_presence) = (&config.outbound, config.presence.enabled);
         let (config, own) = (&config.federation, Arc::clone(&engine.env().server));
         let client = Arc::new(FederationClient::new(config, outbound, own, bodies)?);
+        let lists = Arc::clone(engine);
+        client.bar(Box::new(move |server| {
+            let subject = Subject::of_server(server);
+            lists.refused_by_policy(PolicyArea::Federation, subject).is_some()
+        }));
         let keys = KeyRing::new(Arc::clone(&client), Arc::clone(engine), &config.notaries);
         let keys = Arc::new(keys);
         let sender = Arc::new(Sender::new(engine, &client));

@@ -1,12 +1,15 @@
 //! Administration over HTTP, in the form that existing tools speak it: one file for each section,
 //! and what holds for all of it.
 
+mod approval;
 mod media;
 mod moderation;
 mod notices;
+pub(crate) mod policies;
 mod redactions;
 mod reports;
 mod rooms;
+mod shadow_bans;
 mod statistics;
 mod tokens;
 mod users;
@@ -208,7 +211,6 @@ async fn endpoints_that_make_no_sense_here_are_not_served() {
         ("GET", "/v1/background_updates/status".to_owned(), 404),
         ("DELETE", format!("/v1/rooms/{room}/forward_extremities"), 405),
         ("GET", format!("/v1/users/{user}/override_ratelimit"), 404),
-        ("POST", format!("/v1/users/{user}/shadow_ban"), 404),
         ("GET", format!("/v1/search_users/{user}?term=a"), 404),
         ("GET", "/v1/media/quarantine_changes".to_owned(), 404),
     ] {

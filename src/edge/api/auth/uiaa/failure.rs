@@ -46,5 +46,6 @@ const fn code(denied: Denied) -> ErrorCode {
         Denied::Unconfirmed | Denied::OtherAddress => ErrorCode::ThreepidAuthFailed,
         Denied::NoCaptcha => ErrorCode::CaptchaNeeded,
         Denied::WrongCaptcha => ErrorCode::CaptchaInvalid,
+        Denied::NoAnswer => ErrorCode::InvalidParam,
     }
 }

@@ -30,9 +30,13 @@ use crate::{
     },
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
-use logcabin_base::{clock::random_token, limits, text::encoded};
+use logcabin_base::{
+    clock::random_token,
+    limits::{self, REGISTRATION_ANSWER_BYTES},
+    text::encoded,
+};
 use logcabin_record::{address as threepid, threepid::Medium};
-use logcabin_service::uiaa::{Session, StageStatus};
+use logcabin_service::uiaa::{QUESTION, Session, StageStatus};
 
 endpoint! {
     /// The page of a stage.
@@ -323,6 +327,17 @@ impl Subject<'_> {
                 };
                 form("Your phone number", before, fields, "Send the message").script(COUNTRIES)
             }
+            other if other.as_str() == QUESTION => {
+                let question = self.app.config.registration.question.as_deref();
+                let before = html! {
+                    p {
+                        "Whoever runs " strong { (server) } " reads your answer, and decides about \
+                         your account."
+                    }
+                };
+                let fields = answer_field(question.unwrap_or_default(), "");
+                form("One question", before, fields, "Continue")
+            }
             _ => unknown_stage(),
         }
     }
@@ -426,8 +441,21 @@ impl Subject<'_> {
                 let data = [("threepid_creds".to_owned(), credentials)].into_iter().collect();
                 return AuthData::new(self.stage.as_str(), None, data).ok();
             }
+            other if other.as_str() == QUESTION => {
+                let data = [("answer".to_owned(), field("answer").into())].into_iter().collect();
+                return AuthData::new(QUESTION, None, data).ok();
+            }
             _ => return None,
         })
+    }
+}
+
+/// The field for the answer to the operator's question.
+pub(in crate::api) fn answer_field(question: &str, answer: &str) -> Markup {
+    html! {
+        label for="answer" { bdi { (question) } }
+        textarea id="answer" name="answer" rows="4" required maxlength=(REGISTRATION_ANSWER_BYTES)
+            aria-describedby="wrong" { (answer) }
     }
 }
 
@@ -462,7 +490,7 @@ fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
 }
 
 /// The instruction of a stage.
-pub(in crate::api) const fn what_to_do(stage: &AuthType) -> &'static str {
+pub(in crate::api) fn what_to_do(stage: &AuthType) -> &'static str {
     match stage {
         AuthType::Terms => "Agree to the terms",
         AuthType::RegistrationToken => "Enter your registration token",
@@ -470,6 +498,7 @@ pub(in crate::api) const fn what_to_do(stage: &AuthType) -> &'static str {
         AuthType::Password => "Enter your password",
         AuthType::EmailIdentity => "Confirm your email address",
         AuthType::Msisdn => "Confirm your phone number",
+        other if other.as_str() == QUESTION => "Answer a question",
         _ => "Continue",
     }
 }

@@ -6,7 +6,7 @@ mod fallback;
 pub(crate) mod stages;
 
 pub(in crate::api) use self::fallback::done;
-pub(in crate::api) use self::fallback::{BROWSER, what_to_do};
+pub(in crate::api) use self::fallback::{BROWSER, answer_field, what_to_do};
 pub(crate) use self::{
     failure::Failure,
     fallback::{page, submit},

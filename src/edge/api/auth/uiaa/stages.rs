@@ -8,7 +8,7 @@ use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType, Password, ThirdpartyIdCredentials, UserIdentifier},
 };
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use crate::{
@@ -36,7 +36,10 @@ use logcabin_record::{
 use logcabin_service::{
     accounts::names::is_registration_token,
     passwords::Passwords,
-    uiaa::{Attempt, Authenticated, Binding, CaptchaError, Denied, Offer, Proof, RequestFacts},
+    uiaa::{
+        Attempt, Authenticated, Binding, CaptchaError, Denied, Offer, Proof, QUESTION,
+        RequestFacts, answered,
+    },
 };
 
 /// Checks the stage in `auth`.
@@ -70,6 +73,11 @@ pub(crate) async fn check(
                     Err(ApiError::unavailable(error.to_string()).into())
                 }
             }
+        }
+        other if other.auth_type().is_some_and(|stage| stage.as_str() == QUESTION) => {
+            let data = other.data();
+            let answer = data.get("answer").and_then(Value::as_str).and_then(answered);
+            answer.ok_or(Failure::Retry(Denied::NoAnswer))
         }
         _ => Err(not_offered()),
     }

@@ -2,10 +2,12 @@
 //! show what the acts of the command line show.
 
 pub(super) mod media;
+pub(super) mod policies;
 pub(super) mod reports;
 pub(super) mod rooms;
 pub(super) mod tokens;
 pub(super) mod users;
+pub(super) mod waiting;
 
 use maud::{Markup, html};
 

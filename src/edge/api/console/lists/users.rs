@@ -47,6 +47,8 @@ fn status(user: &UserSummary) -> String {
         ("administrator", user.admin),
         ("locked", user.locked),
         ("suspended", user.suspended),
+        ("shadow-banned", user.shadow_banned),
+        ("waiting for approval", user.waiting),
         ("deactivated", user.deactivated),
         ("erased", user.erased),
     ])
@@ -137,6 +139,10 @@ pub(in super::super) async fn one(
             ("Rooms", html! { (user.joined_rooms) }),
             ("Uploads", html! { (media) }),
         ];
+        let waits: &[&str] = match user.summary.waiting {
+            true => &["approve-users", "refuse-users"],
+            false => &[],
+        };
         let devices = user.logged_in.iter().take(limits::CONSOLE_ROWS);
         let devices: Vec<_> = devices
             .map(|(device, shown)| {
@@ -170,6 +176,7 @@ pub(in super::super) async fn one(
             h2 { "Acts" }
             (act_groups(
                 &[
+                    ("The registration", waits),
                     ("About spam", &["clean-up"]),
                     ("The account", &["set-status", "set-profile", "reset-password", "log-out"]),
                     ("Their rooms", &["change-member", "reject-invites", "join-room"]),
@@ -177,7 +184,7 @@ pub(in super::super) async fn one(
                     ("Word to them", &["send-notice"]),
                     ("For ever", &["deactivate", "erase-user"]),
                 ],
-                &[("user", id), ("of", id), ("from", id)],
+                &[("user", id), ("users", id), ("of", id), ("from", id)],
             ))
             h2 { "Devices" }
             (table(&columns, &devices, "No device is logged in."))

@@ -91,6 +91,10 @@ impl Visit<'_> {
         if standing.suspended {
             return Err(ApiError::forbidden("Your account is suspended."));
         }
+        // As by the API.
+        if standing.shadow_banned {
+            return Ok(Done::Page(Action::Profile, "Your name is saved."));
+        }
         let name = fields.text("name").trim();
         let value = (!name.is_empty()).then(|| json!(name));
         let (field, origin) = ("displayname".to_owned(), self.origin());
