@@ -252,6 +252,8 @@ fn a_setting_that_is_named_as_a_secret_is_one() {
         "acme.eab_key_file",
         "registration.shared_secret",
         "captcha.secret_key_file",
+        "antispam.hook_url",
+        "antispam.hook_secret_file",
         "passwords.imported_pepper_file",
         "email.password",
         "email.password_file",

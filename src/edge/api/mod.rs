@@ -185,6 +185,7 @@ mod tests {
             "POST /_synapse/admin/v1/users/{user_id}/\
              _allow_cross_signing_replacement_without_uia",
             "POST /_synapse/admin/v1/users/{user_id}/login",
+            "POST /_synapse/admin/v1/users/{user_id}/shadow_ban",
             "POST account/deactivate",
             "POST appservice/{appservice_id}/ping",
             "POST dehydrated_device/{device_id}/events",
