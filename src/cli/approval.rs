@@ -1,4 +1,4 @@
-//! `logcabin user approve` and `refuse`, and the list of those who wait.
+//! `logcabin user approve` and `refuse`, and the list of waiting registrations.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -78,7 +78,7 @@ fn decided(what: &str, done: &Decided) -> String {
     text
 }
 
-/// Prints those who wait, the first first.
+/// Prints the waiting registrations, oldest first.
 pub(super) fn list(common: &Common) -> Result<ExitCode, Failure> {
     let all: Waiting = common.perform(ListWaiting {})?;
     common.print::<ListWaiting>(&all, |Waiting { waiting }| {

@@ -352,7 +352,7 @@ impl PolicyLists {
                 census::hits(state, &own, rules, &is_spared, &is_excepted)
             }
         };
-        // A rule that is state again is judged anew.
+        // A rule that is state again is judged again.
         let again: HashSet<_> = rules.iter().map(|rule| rule.offset).collect();
         let is_kept = |record: &&Offset| !gone.contains(record) && !again.contains(record);
         let kept = applied.iter().filter(|(record, _)| is_kept(record));

@@ -32,7 +32,7 @@ pub struct Waiting {
     pub waiting: Vec<WaitingUser>,
 }
 
-/// What an administrator knows of somebody who waits.
+/// What an administrator is told of a waiting registration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WaitingUser {
     pub user_id: OwnedUserId,
@@ -63,7 +63,7 @@ impl Act for ListWaiting {
     }
 }
 
-/// A part of those who wait, the first first, and how many wait in all.
+/// A page of the waiting registrations, oldest first, and how many there are in all.
 pub fn waiting(
     context: &ActContext,
     from: usize,
