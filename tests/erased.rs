@@ -164,14 +164,8 @@ impl World {
     async fn change(&self, room_id: &OwnedRoomId, of: &OwnedUserId, change: Change, reason: &str) {
         drop(
             self.propose(ChangeMembership {
-                room_id: room_id.clone(),
-                sender: of.clone(),
-                target: of.clone(),
-                change,
                 reason: Some(reason.to_owned()),
-                is_direct: false,
-                third_party_signed: None,
-                ts: ts(),
+                ..ChangeMembership::new(room_id.clone(), of.clone(), of.clone(), change, ts())
             })
             .await,
         );

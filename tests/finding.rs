@@ -85,15 +85,8 @@ async fn play(steps: &[Step]) -> (Engine, OwnedUserId, OwnedRoomId) {
         ts: at(ts),
     };
     for step in steps {
-        let change = |change, ts| ChangeMembership {
-            room_id: room_id.clone(),
-            sender: bob.clone(),
-            target: bob.clone(),
-            change,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts: at(ts),
+        let change = |change, ts| {
+            ChangeMembership::new(room_id.clone(), bob.clone(), bob.clone(), change, at(ts))
         };
         match *step {
             Step::Text(ts) => {

@@ -653,15 +653,15 @@ async fn fill(engine: &Engine) {
             SetVisibility { room_id: room_id.clone(), sender: ann.clone(), public: false };
         propose!(visibility);
         let leave = |change| ChangeMembership {
-            room_id: room_id.clone(),
-            sender: bob.clone(),
-            target: bob.clone(),
-            change,
             reason: Some("gold".to_owned()),
-            is_direct: false,
-            third_party_signed: None,
-            ts,
+            ..ChangeMembership::new(room_id.clone(), bob.clone(), bob.clone(), change, ts)
         };
+        drop(propose!(leave(Change::Join)));
+        let (room, by, of) = (room_id.clone(), ann.clone(), bob.clone());
+        drop(propose!(ChangeMembership {
+            redact_events: true,
+            ..ChangeMembership::new(room, by, of, Change::Kick, ts)
+        }));
         drop(propose!(leave(Change::Join)));
         drop(propose!(leave(Change::Leave)));
         propose!(ForgetRoom { user_id: bob.clone(), room_id: room_id.clone() });
@@ -772,16 +772,13 @@ async fn fill(engine: &Engine) {
         ts,
     }));
     let emptied = propose!(room("emptied"));
-    drop(propose!(ChangeMembership {
-        room_id: emptied.clone(),
-        sender: ann.clone(),
-        target: ann.clone(),
-        change: Change::Leave,
-        reason: None,
-        is_direct: false,
-        third_party_signed: None,
-        ts,
-    }));
+    drop(propose!(ChangeMembership::new(
+        emptied.clone(),
+        ann.clone(),
+        ann.clone(),
+        Change::Leave,
+        ts
+    )));
     let (ts_ms, media_ids) = (1_770_000_002_000, Vec::new());
     let (erase, messages, media) = (true, true, true);
     let closing = Deactivate { user_id: bob.clone(), erase, messages, media, reason, ts: ts_ms };

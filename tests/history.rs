@@ -139,16 +139,8 @@ impl Cabin {
         target: &OwnedUserId,
         change: Change,
     ) {
-        let change = ChangeMembership {
-            room_id: room.clone(),
-            sender: who.clone(),
-            target: target.clone(),
-            change,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts: self.ts(),
-        };
+        let change =
+            ChangeMembership::new(room.clone(), who.clone(), target.clone(), change, self.ts());
         self.engine.propose(by(who), change).await.unwrap().into_inner();
     }
 

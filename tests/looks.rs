@@ -87,16 +87,13 @@ impl World {
         };
         let room_id = engine.propose(Origin::server(), create).await.unwrap().into_inner();
         for user in ["bob", "cas"] {
-            let join = ChangeMembership {
-                room_id: room_id.clone(),
-                sender: user_id(user),
-                target: user_id(user),
-                change: Change::Join,
-                reason: None,
-                is_direct: false,
-                third_party_signed: None,
-                ts: ts(),
-            };
+            let join = ChangeMembership::new(
+                room_id.clone(),
+                user_id(user),
+                user_id(user),
+                Change::Join,
+                ts(),
+            );
             drop(engine.propose(Origin::server(), join).await.unwrap().into_inner());
         }
         Self { engine, log, room_id }

@@ -216,14 +216,14 @@ async fn a_change_without_effect_adds_no_record() {
     let room_id = world.room(&RoomVersionId::V10, Vec::new()).await;
     let change = |change, reason: Option<&str>| {
         world.propose(ChangeMembership {
-            room_id: room_id.clone(),
-            sender: world.ann.clone(),
-            target: "@bob:test".try_into().unwrap(),
-            change,
             reason: reason.map(ToOwned::to_owned),
-            is_direct: false,
-            third_party_signed: None,
-            ts: ts(),
+            ..ChangeMembership::new(
+                room_id.clone(),
+                world.ann.clone(),
+                "@bob:test".try_into().unwrap(),
+                change,
+                ts(),
+            )
         })
     };
     for (kind, reason, adds) in [

@@ -172,16 +172,8 @@ impl World {
     }
 
     async fn change(&self, user: u8, change: Change) -> Result<(), ProposeError> {
-        let proposal = ChangeMembership {
-            room_id: self.room_id.clone(),
-            sender: user_id(user),
-            target: user_id(user),
-            change,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts: ts(),
-        };
+        let proposal =
+            ChangeMembership::new(self.room_id.clone(), user_id(user), user_id(user), change, ts());
         drop(self.engine.propose(Origin::server(), proposal).await?.into_inner());
         Ok(())
     }

@@ -127,16 +127,13 @@ pub(crate) async fn create_room(
 }
 
 pub(crate) async fn join(engine: &Engine, room_id: &RoomId, user_id: &UserId) {
-    let join = ChangeMembership {
-        room_id: room_id.to_owned(),
-        sender: user_id.to_owned(),
-        target: user_id.to_owned(),
-        change: Change::Join,
-        reason: None,
-        is_direct: false,
-        third_party_signed: None,
-        ts: now(engine),
-    };
+    let join = ChangeMembership::new(
+        room_id.to_owned(),
+        user_id.to_owned(),
+        user_id.to_owned(),
+        Change::Join,
+        now(engine),
+    );
     drop(engine.propose(Origin::server(), join).await.expect("a member").into_inner());
 }
 

@@ -27,6 +27,10 @@ pub(super) struct ChangeMember {
     #[arg(long, value_name = "TEXT")]
     say: Option<String>,
 
+    /// With a kick or a ban: redact what they sent since they joined
+    #[arg(long)]
+    redact: bool,
+
     #[command(flatten)]
     options: ActOptions,
 }
@@ -102,8 +106,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl ChangeMember {
     pub(super) fn run(self, change: ChangeOf) -> Result<ExitCode, Failure> {
-        let Self { user, room: rooms, by, say, options } = self;
-        let act = users::ChangeMember { user, change, rooms, by, say };
+        let Self { user, room: rooms, by, say, redact, options } = self;
+        let act = users::ChangeMember { user, change, rooms, by, say, redact };
         options.run(act, |done| changed(change, done))
     }
 }

@@ -8,7 +8,8 @@ use super::{
 };
 use logcabin_ops::{
     admin::reports::{
-        ListReports, RemoveReport, ReportDetails, ReportRemoved, ReportSummary, Reports, ShowReport,
+        ListReports, RemoveReport, RemoveReports, ReportDetails, ReportRemoved, ReportSummary,
+        Reports, ReportsRemoved, ShowReport,
     },
     history::{
         moment::Time,
@@ -50,16 +51,16 @@ struct Show {
     common: Common,
 }
 
-/// Close a report, which removes it from the list
+/// Close reports, which removes them from the list
 ///
-/// `logcabin undo` opens it again, by the number of the record that closed it.
+/// `logcabin undo` opens one again, by the number of the record that closed it.
 #[derive(Debug, clap::Args)]
 struct Remove {
-    /// Its number
-    #[arg(value_name = "NUMBER")]
-    id: u64,
+    /// Their numbers
+    #[arg(value_name = "NUMBER", required = true)]
+    ids: Vec<u64>,
 
-    /// Tell the reporter this in a server notice
+    /// Tell the reporters this in a server notice
     #[arg(long, value_name = "TEXT")]
     tell: Option<String>,
 
@@ -74,15 +75,29 @@ impl Report {
             Command::Show(Show { id, common }) => {
                 common.run(ShowReport { id: Offset::new(id) }, |report| details(report))
             }
-            Command::Remove(Remove { id, tell, options }) => {
-                let act = RemoveReport { id: Offset::new(id), tell };
-                options.run(act, |ReportRemoved { id, told }| match told {
-                    Some(told) => format!("Closed report {id}, and told {told}.\n"),
-                    None => format!("Closed report {id}.\n"),
-                })
-            }
+            Command::Remove(Remove { ids, tell, options }) => match ids[..] {
+                [id] => {
+                    let act = RemoveReport { id: Offset::new(id), tell };
+                    options.run(act, |ReportRemoved { id, told }| match told {
+                        Some(told) => format!("Closed report {id}, and told {told}.\n"),
+                        None => format!("Closed report {id}.\n"),
+                    })
+                }
+                _ => {
+                    let reports = ids.iter().map(ToString::to_string).collect();
+                    options.run(RemoveReports { reports, tell }, several)
+                }
+            },
         }
     }
+}
+
+fn several(ReportsRemoved { closed, told, failed }: &ReportsRemoved) -> String {
+    let mut text = format!("Closed {} report(s), and told {} user(s).\n", closed.len(), told.len());
+    for (id, why) in failed {
+        let _ = writeln!(text, "Report {id} stays open: {why}");
+    }
+    text
 }
 
 fn list(Reports { reports }: &Reports) -> String {

@@ -1,7 +1,5 @@
 //! Importing an account from the export of a user.
 
-use std::collections::BTreeMap;
-
 use serde_json::value::RawValue;
 
 use super::{Commit, Proposal, Refusal, account::Register};
@@ -33,14 +31,9 @@ impl Proposal for ImportAccount {
         self.register.decide(commit)?;
         let user_id = &self.register.user_id;
         let locked = UserStatus {
-            user_id: user_id.clone(),
-            admin: None,
             locked: Some(true),
-            suspended: None,
-            shadow_banned: None,
-            approved: None,
             reason: Some(self.reason.clone()),
-            terms: BTreeMap::new(),
+            ..UserStatus::of(user_id.clone())
         };
         let origin = AccountDataSet {
             user_id: user_id.clone(),

@@ -435,6 +435,7 @@ impl<'a> Commit<'a> {
         let env = self.env;
         let (sender, ts) = (new.sender.clone(), u64::from(new.ts.get()));
         let state = new.state_key.clone().map(|key| (new.event_type.to_string(), key));
+        let redacted = self.stay_redacted_by(&new)?;
         let mut body = self.draft()?.add(env, new)?;
         body.delay_id.clone_from(&self.delay_id);
         let event_id = body.event_id.clone();
@@ -442,6 +443,9 @@ impl<'a> Commit<'a> {
             env.state.delayed.of_state(&body.room_id, &event_type, &state_key)
         });
         self.append(Stream::room(&body.room_id), body);
+        if let Some(stay) = redacted {
+            self.redact_stay(stay, event_id.clone());
+        }
         self.give_up_delayed(delayed, &sender, ts);
         Ok(event_id)
     }

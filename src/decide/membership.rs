@@ -14,6 +14,7 @@ use super::{
         must_take_guests, must_take_invites, with_the_rest_of,
     },
     not_in_it,
+    redaction::REDACT_EVENTS,
     upgrade::bring_along,
 };
 use logcabin_base::planted::{self, Fault};
@@ -53,6 +54,8 @@ pub struct ChangeMembership {
     pub reason: Option<String>,
     /// For invites to direct chats.
     pub is_direct: bool,
+    /// For a kick or a ban: whether what the target sent since they joined is redacted.
+    pub redact_events: bool,
     /// For a join by third-party invite: its signed part, as the client sent it.
     pub third_party_signed: Option<CanonicalJsonObject>,
     /// The time, by the server's clock.
@@ -121,6 +124,9 @@ impl Proposal for ChangeMembership {
             Change::Invite if self.is_direct => {
                 content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
             }
+            Change::Kick | Change::Ban if self.redact_events => {
+                content.insert(REDACT_EVENTS.to_owned(), CanonicalJsonValue::Bool(true));
+            }
             Change::Join if matches!(now, Some(Membership::Invite | Membership::Ban)) => {}
             Change::Join => match &self.third_party_signed {
                 Some(signed) => {
@@ -162,6 +168,27 @@ impl Proposal for ChangeMembership {
 }
 
 impl ChangeMembership {
+    /// A change without a reason and without anything that only some changes have.
+    pub const fn new(
+        room_id: OwnedRoomId,
+        sender: OwnedUserId,
+        target: OwnedUserId,
+        change: Change,
+        ts: MilliSecondsSinceUnixEpoch,
+    ) -> Self {
+        Self {
+            room_id,
+            sender,
+            target,
+            change,
+            reason: None,
+            is_direct: false,
+            redact_events: false,
+            third_party_signed: None,
+            ts,
+        }
+    }
+
     /// The membership to set, given the present one; `None` if nothing changes. Refuses what the
     /// endpoint is not for; the room's rules decide the rest.
     fn checked(&self, now: Option<Membership>) -> Result<Option<MembershipState>, Refusal> {

@@ -15,7 +15,7 @@ use super::{
     create_room::{CreateRoom, DEFAULT_ROOM_VERSION, Preset},
     is_local,
     member_event::{member_content, must_not_be_blocked},
-    membership::{Change, ChangeMembership},
+    membership::{Change, ChangeMembership, Changed},
     object,
 };
 use logcabin_record::{
@@ -106,6 +106,8 @@ pub struct ChangeMember {
     pub by: Option<OwnedUserId>,
     /// The reason that the room is told.
     pub say: Option<String>,
+    /// For a kick or a ban: whether what they sent since they joined is redacted.
+    pub redact_events: bool,
     /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
 }
@@ -145,11 +147,13 @@ impl Proposal for ChangeMember {
         };
         let by: Vec<_> = self.by.as_deref().into_iter().collect();
         let done = in_the_name_of(commit, &self.room_id, &by, field, |sender| {
-            self.made_by(sender, change)
+            ByPowerful(self.made_by(sender, change))
         });
         match done {
             Err(Refusal::Forbidden(_))
-                if self.change == MemberChange::Kick && is_local(&env.server, &self.user_id) =>
+                if self.change == MemberChange::Kick
+                    && (!self.redact_events || membership != Some(Membership::Join))
+                    && is_local(&env.server, &self.user_id) =>
             {
                 self.made_by(&self.user_id, Change::Leave).decide(commit)?;
                 Ok(Some(self.user_id.clone()))
@@ -159,17 +163,38 @@ impl Proposal for ChangeMember {
     }
 }
 
+/// A change by somebody who, if it redacts, has the power to redact.
+struct ByPowerful(ChangeMembership);
+
+impl Proposal for ByPowerful {
+    type Outcome = Changed;
+
+    fn stream(&self) -> Stream {
+        self.0.stream()
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Changed, Refusal> {
+        let Self(change) = self;
+        let env = commit.env;
+        let room = commit.room(&change.room_id)?;
+        if change.redact_events
+            && room.membership(env, &change.target)? == Some(Membership::Join)
+            && !room.powers(env)?.may_redact_others(&change.sender)
+        {
+            let why = "They may not redact what others sent.";
+            return Err(Refusal::Forbidden(why.to_owned()));
+        }
+        change.decide(commit)
+    }
+}
+
 impl ChangeMember {
     fn made_by(&self, sender: &UserId, change: Change) -> ChangeMembership {
+        let (room_id, target) = (self.room_id.clone(), self.user_id.clone());
         ChangeMembership {
-            room_id: self.room_id.clone(),
-            sender: sender.to_owned(),
-            target: self.user_id.clone(),
-            change,
             reason: self.say.clone(),
-            is_direct: false,
-            third_party_signed: None,
-            ts: self.ts,
+            redact_events: self.redact_events,
+            ..ChangeMembership::new(room_id, sender.to_owned(), target, change, self.ts)
         }
     }
 }
@@ -197,16 +222,13 @@ impl Proposal for RejectInvite {
         if membership != Some(Membership::Invite) {
             return Ok(false);
         }
-        let leave = ChangeMembership {
-            room_id: self.room_id.clone(),
-            sender: self.user_id.clone(),
-            target: self.user_id.clone(),
-            change: Change::Leave,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts: self.ts,
-        };
+        let leave = ChangeMembership::new(
+            self.room_id.clone(),
+            self.user_id.clone(),
+            self.user_id.clone(),
+            Change::Leave,
+            self.ts,
+        );
         leave.decide(commit).map(|_| true)
     }
 }
@@ -532,16 +554,13 @@ impl Proposal for HaveJoin {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
-        let join = ChangeMembership {
-            room_id: self.room_id.clone(),
-            sender: self.user_id.clone(),
-            target: self.user_id.clone(),
-            change: Change::Join,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts: self.ts,
-        };
+        let join = ChangeMembership::new(
+            self.room_id.clone(),
+            self.user_id.clone(),
+            self.user_id.clone(),
+            Change::Join,
+            self.ts,
+        );
         match join.decide(commit) {
             Ok(_) => return Ok(()),
             Err(Refusal::Forbidden(_)) => {}

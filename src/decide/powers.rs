@@ -80,6 +80,18 @@ impl<'a> Powers<'a> {
         })
     }
 
+    /// Whether `user_id` may redact events of others, and send redactions.
+    pub(crate) fn may_redact_others(&self, user_id: &UserId) -> bool {
+        self.has_level(user_id, RoomPowerLevelsIntField::Redact)
+            && self.reaches(user_id, || match &self.levels {
+                Some(levels) => {
+                    let redaction = TimelineEventType::RoomRedaction;
+                    levels.event_power_level(&redaction, None, self.rules)
+                }
+                None => Ok(Int::from(0)),
+            })
+    }
+
     fn reaches(&self, user_id: &UserId, needed: impl FnOnce() -> Result<Int, String>) -> bool {
         if self.creators_above() && self.creators.contains(user_id) {
             return true;

@@ -1,15 +1,24 @@
 //! Redactions by administrators: of one event, and of what a user sent.
 
+use std::sync::Arc;
+
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
     OwnedUserId, UserId, events::TimelineEventType, state_res::events::RoomPowerLevelsIntField,
 };
+use serde::Deserialize;
+use serde_json::Value;
 
-use super::{Commit, Proposal, Refusal, moderation::in_the_name_of, send::SendEvent};
+use super::{
+    Commit, Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, moderation::in_the_name_of,
+    send::SendEvent,
+};
+use logcabin_read::events::{StoredEvent, to_raw};
 use logcabin_record::{
     Offset, Stream,
-    command::{UserRedact, UserRedactFinish},
+    command::{RoomRedactSender, UserRedact, UserRedactFinish},
 };
+use logcabin_state::{Room, SenderRedaction};
 
 /// Redact an event in the name of a joined local user who may: the one who is named, or else its
 /// sender, or else one who has the power level for it by name, the most powerful first.
@@ -72,6 +81,149 @@ impl Redact {
             transaction: None,
             ts: self.ts,
         }
+    }
+}
+
+/// What says in a kick or a ban that the user's events are redacted, by the present name of
+/// MSC4293.
+pub(crate) const REDACT_EVENTS: &str = "org.matrix.msc4293.redact_events";
+
+/// The stay of a user in a room: what they sent during it is redacted because of the kick or ban
+/// that ends it (MSC4293).
+pub(crate) struct RedactedStay {
+    room_id: OwnedRoomId,
+    user_id: OwnedUserId,
+    since: Offset,
+    by: OwnedUserId,
+}
+
+impl RedactedStay {
+    /// The stay that an event of another homeserver ends, if it is a kick or a ban that redacts.
+    pub(crate) fn ended_by(
+        env: &Env,
+        room: &Arc<Room>,
+        event: &StoredEvent,
+    ) -> Result<Option<Self>, Refusal> {
+        let removal: Removal = event.content_as().unwrap_or_default();
+        let (kind, key) = (&event.event_type, event.state_key.as_deref());
+        match removal.target(kind, key, &event.sender) {
+            Some(user_id) => {
+                Self::of(env, &RoomDraft::of(Arc::clone(room)), user_id, &event.sender)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The present stay of a user whom `sender` kicks or bans, if they have the power to redact.
+    fn of(
+        env: &Env,
+        draft: &RoomDraft,
+        user_id: &UserId,
+        sender: &UserId,
+    ) -> Result<Option<Self>, Refusal> {
+        let room = draft.room_id().and_then(|room_id| env.state.rooms.get(room_id));
+        let since =
+            room.and_then(|room| Some((room.id.clone(), room.joined_since(user_id, Offset::MAX)?)));
+        // What others in the same commit did counts, too.
+        let Some((room_id, since)) = since else { return Ok(None) };
+        let may = draft.membership(env, user_id)? == Some(Membership::Join)
+            && draft.powers(env)?.may_redact_others(sender);
+        let (user_id, by) = (user_id.to_owned(), sender.to_owned());
+        Ok(may.then_some(Self { room_id, user_id, since, by }))
+    }
+}
+
+/// What an event has to say to redact what its user sent.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Removal {
+    membership: Option<Value>,
+    #[serde(rename = "org.matrix.msc4293.redact_events")]
+    redact_events: Option<Value>,
+}
+
+impl Removal {
+    /// Who is kicked or banned by a state event, if it redacts.
+    fn target<'k>(
+        self,
+        event_type: &TimelineEventType,
+        state_key: Option<&'k str>,
+        sender: &UserId,
+    ) -> Option<&'k UserId> {
+        let user_id = <&UserId>::try_from(state_key?).ok()?;
+        let membership = self.membership.as_ref().and_then(Value::as_str);
+        (*event_type == TimelineEventType::RoomMember
+            && user_id != sender
+            && matches!(membership, Some("leave" | "ban"))
+            && self.redact_events == Some(Value::Bool(true)))
+        .then_some(user_id)
+    }
+}
+
+impl Commit<'_> {
+    /// What a new event redacts, if it is a kick or a ban.
+    pub(crate) fn stay_redacted_by(
+        &mut self,
+        new: &NewEvent,
+    ) -> Result<Option<RedactedStay>, Refusal> {
+        if !new.content.contains_key(REDACT_EVENTS) {
+            return Ok(None);
+        }
+        let removal: Removal = serde_json::from_str(to_raw(&new.content).get()).unwrap_or_default();
+        let key = new.state_key.as_deref();
+        let Some(user_id) = removal.target(&new.event_type, key, &new.sender) else {
+            return Ok(None);
+        };
+        let env = self.env;
+        RedactedStay::of(env, self.draft()?, user_id, &new.sender)
+    }
+
+    /// Begins to redact what was sent during a stay, because of the event with this id.
+    pub(crate) fn redact_stay(&mut self, stay: RedactedStay, because: OwnedEventId) {
+        let RedactedStay { room_id, user_id, since, by } = stay;
+        let (stream, events, complete) = (Stream::room(&room_id), Vec::new(), false);
+        self.append(
+            stream,
+            RoomRedactSender { room_id, because, by, user_id, since, events, complete },
+        );
+    }
+}
+
+/// Redact more of what a user sent, because of a kick or a ban.
+#[derive(Clone, Debug)]
+pub struct RedactSender {
+    pub room_id: OwnedRoomId,
+    /// The kick or the ban.
+    pub because: OwnedEventId,
+    /// What its user sent.
+    pub events: Vec<Offset>,
+    /// Whether that is all.
+    pub complete: bool,
+}
+
+impl Proposal for RedactSender {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let Self { room_id, because, mut events, complete } = self.clone();
+        let state = &commit.env.state;
+        let pending = state.sender_redactions.get(&room_id, &because);
+        let Some((pending, room)) = pending.zip(state.rooms.get(&room_id)) else { return Ok(()) };
+        events.retain(|event| {
+            room.shows_event(*event) && room.redaction_of(*event, Offset::MAX).is_none()
+        });
+        if !events.is_empty() || complete {
+            let SenderRedaction { by, user_id, since, .. } = pending;
+            commit.append(
+                self.stream(),
+                RoomRedactSender { room_id, because, by, user_id, since, events, complete },
+            );
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,5 @@
 //! Account status: administrators, locked and suspended accounts, and deactivation.
 
-use std::collections::BTreeMap;
-
 use super::{
     Commit, Proposal, Refusal,
     account::{Register, no_account},
@@ -33,16 +31,7 @@ impl Proposal for CreateAccount {
         self.register.decide(commit)?;
         if self.admin {
             let user_id = self.register.user_id.clone();
-            let status = UserStatus {
-                user_id,
-                admin: Some(true),
-                locked: None,
-                suspended: None,
-                shadow_banned: None,
-                approved: None,
-                reason: None,
-                terms: BTreeMap::new(),
-            };
+            let status = UserStatus { admin: Some(true), ..UserStatus::of(user_id) };
             commit.append(self.stream(), status);
         }
         Ok(())
@@ -95,14 +84,12 @@ impl Proposal for SetStatus {
         }
         let new = |wanted: Option<bool>, is: bool| wanted.filter(|wanted| *wanted != is);
         let status = UserStatus {
-            user_id: self.user_id.clone(),
             admin: new(self.admin, standing.admin),
             locked: new(self.locked, standing.locked),
             suspended: new(self.suspended, standing.suspended),
             shadow_banned: new(self.shadow_banned, standing.shadow_banned),
-            approved: None,
             reason: self.reason.clone(),
-            terms: BTreeMap::new(),
+            ..UserStatus::of(self.user_id.clone())
         };
         must_fit(standing, &status)?;
         let changes = [status.admin, status.locked, status.suspended, status.shadow_banned];
@@ -136,14 +123,9 @@ impl Proposal for Approve {
         }
         if standing.waiting.is_some() {
             let status = UserStatus {
-                user_id: self.user_id.clone(),
-                admin: None,
-                locked: None,
-                suspended: None,
-                shadow_banned: None,
                 approved: Some(true),
                 reason: self.reason.clone(),
-                terms: BTreeMap::new(),
+                ..UserStatus::of(self.user_id.clone())
             };
             commit.append(self.stream(), status);
         }

@@ -135,14 +135,11 @@ impl Undo {
             return refuse("The record changed nothing that can be undone.");
         }
         let opposite = UserStatus {
-            user_id: user_id.clone(),
             admin: body.admin.map(|set| !set),
             locked: body.locked.map(|set| !set),
             suspended: body.suspended.map(|set| !set),
             shadow_banned: body.shadow_banned.map(|set| !set),
-            approved: None,
-            reason: None,
-            terms: std::collections::BTreeMap::new(),
+            ..UserStatus::of(user_id.clone())
         };
         must_fit(is, &opposite)?;
         commit.append(self.stream(), opposite);
@@ -384,17 +381,15 @@ impl Undo {
             }
             _ => return refuse("Of memberships, only a ban and an invite can be undone."),
         };
-        let by =
-            in_the_name_of(commit, room_id, &[&event.sender], field, |sender| ChangeMembership {
-                room_id: room_id.clone(),
-                sender: sender.to_owned(),
-                target: target.clone(),
+        let by = in_the_name_of(commit, room_id, &[&event.sender], field, |sender| {
+            ChangeMembership::new(
+                room_id.clone(),
+                sender.to_owned(),
+                target.clone(),
                 change,
-                reason: None,
-                is_direct: false,
-                third_party_signed: None,
-                ts: self.ts,
-            })?;
+                self.ts,
+            )
+        })?;
         Ok(format!("{target} {said} {room_id}, in the name of {by}"))
     }
 }

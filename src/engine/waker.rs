@@ -178,7 +178,10 @@ impl Listeners {
                 Effect::WakePresence(user_id) => {
                     presence.insert(user_id.clone());
                 }
-                Effect::Delayed | Effect::GuestAccess(_) | Effect::Unnamed(_) => {}
+                Effect::Delayed
+                | Effect::GuestAccess(_)
+                | Effect::RedactSender
+                | Effect::Unnamed(_) => {}
             }
         }
     }

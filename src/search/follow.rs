@@ -30,7 +30,10 @@ use logcabin_base::{
 use logcabin_engine::Engine;
 use logcabin_log::{ReadError, follow::Follow};
 use logcabin_read::events::{EventRef, StoredEvent};
-use logcabin_record::{Command, Offset, Record};
+use logcabin_record::{
+    Command, Offset, Record,
+    command::{RoomErase, RoomRedactSender},
+};
 use logcabin_state::Room;
 
 /// How often new records are indexed and committed while nobody searches.
@@ -377,7 +380,10 @@ impl Worker {
 
 /// Indexes one record, and removes what it redacts or deletes.
 fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Failure> {
-    if !matches!(&*record.header.kind, "room.event" | "room.gap" | "room.erase" | "room.purge") {
+    if !matches!(
+        &*record.header.kind,
+        "room.event" | "room.gap" | "room.redact_sender" | "room.erase" | "room.purge"
+    ) {
         return Ok(());
     }
     match record.command() {
@@ -398,8 +404,11 @@ fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Fai
                 }
             }
         }
-        Ok(Some(Command::RoomErase(body))) => {
-            body.events.into_iter().for_each(|event| writer.remove(event));
+        Ok(Some(
+            Command::RoomErase(RoomErase { events, .. })
+            | Command::RoomRedactSender(RoomRedactSender { events, .. }),
+        )) => {
+            events.into_iter().for_each(|event| writer.remove(event));
         }
         Ok(Some(Command::RoomPurge(body))) => {
             if let Some(purged) = engine.state().erasures.purged(&body.room_id) {

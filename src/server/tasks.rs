@@ -20,7 +20,7 @@ use logcabin_media::shared_store::SharedStore;
 use logcabin_ops::{admin::rooms::shutdown as shutdowns, proof};
 use logcabin_service::{
     accounts, appservices, delayed, erasure, federation, guests, last_seen, media, oauth, policies,
-    policy_lists, presence, redactions, typing::Typing,
+    policy_lists, presence, redactions, sender_redactions, typing::Typing,
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,
@@ -209,6 +209,11 @@ pub(super) async fn begin(
     tasks.keep_leased("guests", move || {
         let (engine, shutdown) = again.clone();
         guests::keep_out(engine, shutdown)
+    });
+    let again = (Arc::clone(engine), shutdown.clone());
+    tasks.keep_leased("redactions by bans", move || {
+        let (engine, shutdown) = again.clone();
+        sender_redactions::keep(engine, shutdown)
     });
     let again = (Arc::clone(engine), shutdown.clone());
     let unused = config.oauth.unused_client_seconds;

@@ -31,6 +31,7 @@ pub mod rendezvous;
 pub mod requester;
 pub mod samples;
 pub mod screening;
+pub mod sender_redactions;
 pub mod sent;
 pub mod spaces;
 pub mod tally;

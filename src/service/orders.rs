@@ -32,15 +32,12 @@ pub(crate) async fn recorded<P: Proposal + Clone>(
     engine: &Engine,
     origin: &Origin,
     proposal: P,
-) -> Result<Result<(), ProposeError>, ProposeError> {
+) -> Result<Result<P::Outcome, ProposeError>, ProposeError> {
     let [pauses @ .., last] = limits::REDACTION_PAUSES;
     let mut pauses = pauses.into_iter();
     loop {
         match engine.propose(origin.clone(), proposal.clone()).await {
-            Ok(recorded) => {
-                recorded.into_inner();
-                return Ok(Ok(()));
-            }
+            Ok(recorded) => return Ok(Ok(recorded.into_inner())),
             Err(error @ ProposeError::Log(AppendError::Closed)) => return Err(error),
             Err(error) if error.is_for_now() => {
                 tokio::time::sleep(pauses.next().unwrap_or(last)).await;

@@ -9,7 +9,7 @@ use std::{
 
 use memchr::memmem::Finder;
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, UserId};
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
@@ -28,6 +28,58 @@ const RECORDS: u64 = 1024;
 /// One part of the log is searched at a time, however many searches there are: together they take
 /// half of a processor.
 static SEARCHING: Semaphore = Semaphore::const_new(1);
+
+/// Searches a part of the log in its turn.
+async fn in_turn<T: Send + 'static>(search: impl FnOnce() -> T + Send + 'static) -> T {
+    // It is never closed.
+    let turn = SEARCHING.acquire().await.ok();
+    let searching = threads::spawn_blocking(move || {
+        // Reading the whole log must not slow others down.
+        let mut pace = Pace::begin();
+        let found = search();
+        pace.rest();
+        found
+    });
+    let searched = searching.await;
+    drop(turn);
+    match searched {
+        Ok(found) => found,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+/// What an event does for the redaction of a user's stay in a room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The user said something.
+    Said(OwnedUserId),
+    /// The user was not in the room before the events that follow.
+    Out(OwnedUserId),
+}
+
+/// What these events do, in their order.
+pub(crate) async fn steps(
+    engine: &Arc<Engine>,
+    events: Vec<Offset>,
+) -> Result<Vec<(Offset, Step)>, ReadError> {
+    let engine = Arc::clone(engine);
+    let read = move || {
+        let mut steps = Vec::new();
+        for offset in events {
+            let Some(record) = engine.log().get(offset)? else { continue };
+            let Ok(Some(
+                Command::RoomEvent(RoomEvent { pdu, .. }) | Command::RoomPdu(RoomPdu { pdu, .. }),
+            )) = record.command()
+            else {
+                continue;
+            };
+            let event = serde_json::from_str::<Event<'_>>(pdu.get()).ok();
+            steps.extend(event.and_then(|event| event.step()).map(|step| (offset, step)));
+        }
+        Ok(steps)
+    };
+    in_turn(read).await
+}
 
 /// An event that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,22 +151,8 @@ impl SentSearch {
         if self.until <= self.first || self.has_enough() {
             return Ok(None);
         }
-        // It is never closed.
-        let turn = SEARCHING.acquire().await.ok();
         let engine = Arc::clone(engine);
-        let searching = threads::spawn_blocking(move || {
-            // Reading the whole log must not slow others down.
-            let mut pace = Pace::begin();
-            let found = self.part(&engine);
-            pace.rest();
-            found
-        });
-        let searched = searching.await;
-        drop(turn);
-        match searched {
-            Ok(found) => found.map(Some),
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        in_turn(move || self.part(&engine)).await.map(Some)
     }
 
     fn part(mut self, engine: &Engine) -> Result<(Self, Vec<SentEvent>), ReadError> {
@@ -171,45 +209,59 @@ fn as_written(user_id: &UserId) -> Vec<u8> {
 }
 
 impl SentQuery {
-    /// Whether the user sent it at the time, and it is of the kind. Of state, only joins say
-    /// something: without other state, the room would be another.
+    /// Whether the user sent it at the time, and it is of the kind.
     fn has(&self, pdu: &RawValue) -> bool {
-        #[derive(Deserialize)]
-        struct Event<'a> {
-            #[serde(borrow, rename = "type")]
-            event_type: Cow<'a, str>,
-            #[serde(borrow)]
-            sender: Cow<'a, str>,
-            #[serde(default)]
-            origin_server_ts: u64,
-            #[serde(default)]
-            state_key: Option<IgnoredAny>,
-            content: Content<'a>,
-        }
-        #[derive(Deserialize)]
-        struct Content<'a> {
-            #[serde(borrow, default)]
-            membership: Option<&'a RawValue>,
-        }
         let Ok(event) = serde_json::from_str::<Event<'_>>(pdu.get()) else { return false };
-        let is = |membership: &str| {
-            event.event_type == "m.room.member"
-                && event
-                    .content
-                    .membership
-                    .is_some_and(|of| of.get().trim_matches('"') == membership)
-        };
-        let is_of_kind = || match self.kind {
-            SentKind::Said => {
-                event.event_type != "m.room.redaction" && (event.state_key.is_none() || is("join"))
-            }
-            SentKind::Invites => event.state_key.is_some() && is("invite"),
-        };
         let ts = event.origin_server_ts;
         event.sender == self.user_id.as_str()
             && self.after_ms.is_none_or(|after| ts >= after)
             && self.before_ms.is_none_or(|before| ts <= before)
-            && is_of_kind()
+            && event.is_of(self.kind)
+    }
+}
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow, rename = "type")]
+    event_type: Cow<'a, str>,
+    #[serde(borrow)]
+    sender: Cow<'a, str>,
+    #[serde(default)]
+    origin_server_ts: u64,
+    #[serde(borrow, default)]
+    state_key: Option<Cow<'a, str>>,
+    content: Content<'a>,
+}
+
+#[derive(Deserialize)]
+struct Content<'a> {
+    #[serde(borrow, default)]
+    membership: Option<&'a RawValue>,
+}
+
+impl Event<'_> {
+    fn step(&self) -> Option<Step> {
+        let id = |id: &str| OwnedUserId::try_from(id).ok();
+        if self.is_of(SentKind::Said) {
+            return id(&self.sender).map(Step::Said);
+        }
+        let user_id = self.state_key.as_ref().filter(|_| self.event_type == "m.room.member")?;
+        id(user_id).map(Step::Out)
+    }
+
+    /// Of state, only joins say something: without other state, the room would be another.
+    fn is_of(&self, kind: SentKind) -> bool {
+        let is = |membership: &str| {
+            let of = self.content.membership;
+            self.event_type == "m.room.member"
+                && of.is_some_and(|of| of.get().trim_matches('"') == membership)
+        };
+        match kind {
+            SentKind::Said => {
+                self.event_type != "m.room.redaction" && (self.state_key.is_none() || is("join"))
+            }
+            SentKind::Invites => self.state_key.is_some() && is("invite"),
+        }
     }
 }
 

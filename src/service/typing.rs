@@ -207,16 +207,8 @@ mod tests {
             ..CreateRoom::new(room_id, user("ann"), version, Preset::PublicChat, ts)
         };
         let room_id = engine.propose(Origin::server(), create).await.unwrap().into_inner();
-        let join = ChangeMembership {
-            room_id: room_id.clone(),
-            sender: user("bob"),
-            target: user("bob"),
-            change: Change::Join,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts,
-        };
+        let join =
+            ChangeMembership::new(room_id.clone(), user("bob"), user("bob"), Change::Join, ts);
         drop(engine.propose(Origin::server(), join).await.unwrap().into_inner());
         (Arc::new(Typing::new(&engine)), room_id)
     }

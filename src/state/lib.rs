@@ -57,6 +57,7 @@ mod remote_media;
 pub mod reports;
 pub mod rooms;
 pub mod sections;
+pub mod sender_redactions;
 mod serializers;
 pub mod sightings;
 pub mod threepids;
@@ -100,6 +101,7 @@ pub use remote_media::RemoteMedia;
 pub use reports::Reports;
 pub use rooms::{Membership, Room, Rooms};
 pub use sections::{SECTIONS, Section};
+pub use sender_redactions::{SenderRedaction, SenderRedactions};
 pub use sightings::Sightings;
 pub use threepids::Threepids;
 pub use to_device::ToDevice;
@@ -127,6 +129,8 @@ pub struct State {
     pub closures: Closures,
     /// Redactions of what users sent.
     pub redactions: Redactions,
+    /// Kicks and bans that redact what their users sent.
+    pub sender_redactions: SenderRedactions,
     /// Purges of the history of rooms.
     pub history_purges: HistoryPurges,
     /// The moderation policy lists whose rules are applied.

@@ -184,6 +184,7 @@ sections! {
         reads 1 as super::rooms::former::V1;
     closures, "closures", 1;
     redactions, "redactions", 1, may begin empty;
+    sender_redactions, "redactions of senders", 1, may begin empty;
     history_purges, "history purges", 1, may begin empty;
     policy_lists, "policy lists", 1, may begin empty;
     notices, "notices", 1;

@@ -7,7 +7,7 @@ use logcabin::record::{
     command::{
         AdminUndo, EventsEnd, JudgedRule, PolicyApprove, PolicyArea, PolicyJudge, PolicySubscribe,
         PolicyUnsubscribe, ReportReopen, RoomErase, RoomPurgeHistory, RoomPurgeHistoryFinish,
-        UserRedact, UserRedactFinish, UserStatus, UserWait,
+        RoomRedactSender, UserRedact, UserRedactFinish, UserStatus, UserWait,
     },
 };
 use ruma::{OwnedRoomId, OwnedUserId};
@@ -87,21 +87,33 @@ pub(super) fn records() -> Vec<NewRecord> {
         address: Some([203, 0, 113, 7].into()),
     };
     let approve = UserStatus {
-        user_id: ann,
-        admin: None,
-        locked: None,
-        suspended: None,
         shadow_banned: Some(true),
         approved: Some(true),
         reason: Some("known to us".to_owned()),
-        terms: BTreeMap::new(),
+        ..UserStatus::of(ann)
     };
+    let redact = |because: &str, events: Vec<Offset>, complete| RoomRedactSender {
+        room_id: room_id.clone(),
+        because: because.try_into().unwrap(),
+        by: "@ann:golden.example".try_into().unwrap(),
+        user_id: eve.clone(),
+        since: Offset::new(5),
+        events,
+        complete,
+    };
+    let redacts = [
+        redact("$kick", Vec::new(), false),
+        redact("$kick", vec![Offset::new(6)], false),
+        redact("$kick", vec![Offset::new(5)], true),
+        redact("$ban", Vec::new(), false),
+    ];
     [Command::from(order("first")), finish.into(), order("second").into()]
         .into_iter()
         .chain([reopen.into(), undo.into()])
         .chain([purge("first").into(), removed.into(), purged.into(), purge("second").into()])
         .chain(policies)
         .chain([wait.into(), approve.into()])
+        .chain(redacts.map(Command::from))
         .map(|command| NewRecord::new(Stream::server(), Origin::server(), &command))
         .collect()
 }

@@ -28,6 +28,7 @@ fn verdict(question: &Value) -> Value {
     match () {
         () if text.contains("spam") => json!({ "action": "refuse", "message": "No spam here." }),
         () if text.contains("dubious") => json!({ "action": "mark" }),
+        () if text.contains("shady") => json!({ "action": "shadow" }),
         () => json!({ "action": "allow" }),
     }
 }
@@ -159,6 +160,45 @@ async fn the_hook_is_asked_before_something_is_done_and_may_refuse_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hook_may_shadow_ban_and_is_not_asked_about_repetitions() {
+    let hook = Antispam::start().await;
+    let server = hook.server(&[]).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let first = text(&bob, &room_id, "hello").await.ok();
+    let asked = hook.at("message").len();
+    assert_eq!(text(&bob, &room_id, "hello").await.ok(), first);
+    assert_eq!(hook.at("message").len(), asked);
+    // Another message under that id is not sent, and so it need not be asked about.
+    let path = format!("/rooms/{}/send/m.room.message/hello", encode(&room_id));
+    let other = json!({ "msgtype": "m.text", "body": "buy spam" });
+    assert_eq!(bob.request("PUT", &path, Some(&other)).await.ok(), first);
+
+    // From the message on that the hook finds shady, what bob says reaches nobody.
+    let seems = text(&bob, &room_id, "shady").await.ok();
+    assert!(seems["event_id"].as_str().is_some_and(|id| id.starts_with('$')), "{seems}");
+    let asked = hook.at("message").len();
+    text(&bob, &room_id, "later").await.ok();
+    assert_eq!(hook.at("message").len(), asked);
+    text(&ann, &room_id, "end").await.ok();
+    let page = format!("/rooms/{}/messages?dir=b&limit=20", encode(&room_id));
+    let seen = ann.get(&page).await.ok().to_string();
+    assert!(seen.contains("hello") && seen.contains("end"), "{seen}");
+    for hidden in ["shady", "later", "buy spam"] {
+        assert!(!seen.contains(hidden), "{seen}");
+    }
+    let shown = done_json(user_command(server.data_dir(), "show bob --json", ""));
+    assert_eq!(shown["shadow_banned"], true, "{shown}");
+    // Nobody can be shadow-banned before there is an account.
+    let register = json!({
+        "username": "shady", "password": "correct horse", "auth": { "type": "m.login.dummy" },
+    });
+    let path = "/_matrix/client/v3/register";
+    server.http().request("POST", path, None, Some(&register)).await.refused(403, "M_FORBIDDEN");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hook_that_fails_is_left_alone_and_what_then_happens_is_configured() {
     let hook = Antispam::start().await;
     let server = hook.server(&[("LOGCABIN_ANTISPAM_HOOKS", "message")]).await;
@@ -178,8 +218,10 @@ async fn a_hook_that_fails_is_left_alone_and_what_then_happens_is_configured() {
     assert!(began.elapsed() < Duration::from_secs(5));
     assert!(hook.at("registration").is_empty(), "it is asked about messages only");
     hook.fails.store(0, Ordering::SeqCst);
+    let mut number = 0;
     crate::harness::until("it is asked again", async || {
-        text(&ann, &open, "spam").await.status == 403
+        number += 1;
+        text(&ann, &open, &format!("more spam {number}")).await.status == 403
     })
     .await;
 

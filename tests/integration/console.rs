@@ -558,6 +558,9 @@ async fn a_report_is_shown_with_what_was_said_and_what_can_be_done() {
     let links = listed.split("href=\"/_logcabin/console/reports/").skip(1);
     let ids: Vec<_> = links.filter_map(|link| Some(link.split_once('"')?.0.to_owned())).collect();
     assert_eq!(ids.len(), 2, "{listed}");
+    let form = format!("/act/remove-reports?reports={}&reports={}", ids[0], ids[1]);
+    let form = text(&get(&server, &form, &mine).await);
+    assert!(form.contains(&format!("value=\"{} {}\"", ids[0], ids[1])), "{form}");
     let page = text(&get(&server, &format!("/reports/{}", ids[1]), &mine).await);
     for part in [
         "a quiet evening",

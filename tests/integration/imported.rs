@@ -99,16 +99,7 @@ async fn at_the_source() -> Vec<Record> {
     let create =
         CreateRoom::new(room_id.clone(), bob(), RoomVersionId::V10, Preset::PublicChat, ts);
     let _ = engine.propose(Origin::server(), create).await.expect("a room");
-    let leave = ChangeMembership {
-        room_id,
-        sender: bob(),
-        target: bob(),
-        change: Change::Leave,
-        reason: None,
-        is_direct: false,
-        third_party_signed: None,
-        ts,
-    };
+    let leave = ChangeMembership::new(room_id, bob(), bob(), Change::Leave, ts);
     let _ = engine.propose(Origin::server(), leave).await.expect("a change");
     log.read(Offset::new(1), usize::MAX).expect("the records")
 }

@@ -94,4 +94,5 @@ mod synadm;
 mod taking_over;
 mod traces;
 mod traps;
+mod undone;
 mod web;

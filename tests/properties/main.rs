@@ -183,16 +183,13 @@ impl World {
         let ts = MilliSecondsSinceUnixEpoch(UInt::from(1_u32));
         if let Some(room) = self.rooms.first().and_then(|room_id| state.rooms.get(room_id)) {
             for (user_id, _) in room.members(Membership::Join, Offset::MAX) {
-                let leave = ChangeMembership {
-                    room_id: room.id.clone(),
-                    sender: user_id.clone(),
-                    target: user_id,
-                    change: Change::Leave,
-                    reason: None,
-                    is_direct: false,
-                    third_party_signed: None,
+                let leave = ChangeMembership::new(
+                    room.id.clone(),
+                    user_id.clone(),
+                    user_id,
+                    Change::Leave,
                     ts,
-                };
+                );
                 drop(self.engine.propose(origin(), leave).await.unwrap());
             }
             erasure::purge::purge(&self.engine, origin(), &room.id, None).await.unwrap();
@@ -331,16 +328,13 @@ impl World {
                     change,
                     Change::Join | Change::Leave | Change::Knock | Change::Profile
                 );
-                let proposal = ChangeMembership {
+                let proposal = ChangeMembership::new(
                     room_id,
-                    sender: user_id(sender),
-                    target: user_id(if own { sender } else { target }),
+                    user_id(sender),
+                    user_id(if own { sender } else { target }),
                     change,
-                    reason: None,
-                    is_direct: false,
-                    third_party_signed: None,
-                    ts: ts(),
-                };
+                    ts(),
+                );
                 drop(engine.propose(origin, proposal).await?.into_inner());
             }
             Op::Forget(user, room) => {

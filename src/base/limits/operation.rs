@@ -80,6 +80,11 @@ pub const PROXY_ANSWER_BYTES: usize = 8192;
 /// How many addresses of a service are tried.
 pub const OUTBOUND_ADDRESSES: usize = 4;
 
+/// A record of what a kick or a ban redacts names at most this many events. This many rooms with
+/// kicks and bans are looked at in turns.
+pub const REDACTED_BY_A_RECORD: usize = 256;
+pub const REDACTING_ROOMS: usize = 64;
+
 /// What a user sent is redacted this many events at a time. At the end, this many are named that
 /// could not be redacted. While the log takes no writes, it is tried again after these pauses, and
 /// from then on after the last of them.

@@ -382,7 +382,8 @@ metrics! {
         "What was dropped of what strangers at other homeservers left for users of this one"
         |r, n, h| counters(r, n, h, &["kind"]);
     hook_questions: IntCounterVec = "logcabin_hook_questions_total"
-        "Questions to the antispam hook, and what became of them: allowed, marked, refused, failed"
+        "Questions to the antispam hook, and what became of them: allowed, marked, refused, shadowed, \
+         failed"
         |r, n, h| counters(r, n, h, &["hook", "outcome"]);
     policy_matches: IntCounterVec = "logcabin_policy_matches_total"
         "What rules of policy lists and of the configuration matched, by what they are applied to: \

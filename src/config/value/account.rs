@@ -3,7 +3,7 @@
 use ruma::OwnedUserId;
 use toml::Value;
 
-use super::{RawSetting, Setting};
+use super::{RawSetting, Setting, words};
 use logcabin_base::rate::Rate;
 
 /// Whether anyone may create an account.
@@ -43,27 +43,13 @@ pub enum StrangersInvite {
     Refuse,
 }
 
-impl Setting for StrangersInvite {
-    const ALLOWED: &'static str = "\"allow\", \"local\" or \"refuse\"";
-
-    fn read(given: &RawSetting<'_>) -> Option<Self> {
-        match given.text()? {
-            "allow" => Some(Self::Allow),
-            "local" => Some(Self::Local),
-            "refuse" => Some(Self::Refuse),
-            _ => None,
-        }
-    }
-
-    fn to_toml(&self) -> Value {
-        let text = match self {
-            Self::Allow => "allow",
-            Self::Local => "local",
-            Self::Refuse => "refuse",
-        };
-        Value::String(text.to_owned())
-    }
-}
+words!(
+    StrangersInvite,
+    "\"allow\", \"local\" or \"refuse\"",
+    Allow = "allow",
+    Local = "local",
+    Refuse = "refuse"
+);
 
 /// What is before the colon of a user id.
 #[derive(Clone, Debug, PartialEq, Eq)]

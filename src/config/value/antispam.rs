@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::{RawSetting, Setting};
+use super::{RawSetting, Setting, words};
 
 macro_rules! hook_points {
     ($($(#[$doc:meta])* $point:ident = $name:literal;)+) => {
@@ -64,21 +64,7 @@ pub enum HookFailure {
     Closed,
 }
 
-impl Setting for HookFailure {
-    const ALLOWED: &'static str = "\"open\" or \"closed\"";
-
-    fn read(given: &RawSetting<'_>) -> Option<Self> {
-        match given.text()? {
-            "open" => Some(Self::Open),
-            "closed" => Some(Self::Closed),
-            _ => None,
-        }
-    }
-
-    fn to_toml(&self) -> Value {
-        Value::String(if *self == Self::Open { "open" } else { "closed" }.to_owned())
-    }
-}
+words!(HookFailure, "\"open\" or \"closed\"", Open = "open", Closed = "closed");
 
 /// What becomes of a message that a built-in check is against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,18 +74,4 @@ pub enum CheckOutcome {
     Refuse,
 }
 
-impl Setting for CheckOutcome {
-    const ALLOWED: &'static str = "\"mark\" or \"refuse\"";
-
-    fn read(given: &RawSetting<'_>) -> Option<Self> {
-        match given.text()? {
-            "mark" => Some(Self::Mark),
-            "refuse" => Some(Self::Refuse),
-            _ => None,
-        }
-    }
-
-    fn to_toml(&self) -> Value {
-        Value::String(if *self == Self::Mark { "mark" } else { "refuse" }.to_owned())
-    }
-}
+words!(CheckOutcome, "\"mark\" or \"refuse\"", Mark = "mark", Refuse = "refuse");

@@ -23,7 +23,7 @@ use super::{
     noted::StateBeforeRecorder,
     resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
 };
-use crate::{Commit, Env, Powers, Proposal, Refusal, not_in_it};
+use crate::{Commit, Env, Powers, Proposal, Refusal, not_in_it, redaction::RedactedStay};
 use logcabin_base::{
     limits,
     planted::{self, Fault},
@@ -224,6 +224,11 @@ impl ReceivePdu {
                     let changes = std::mem::take(&mut resolved.changes);
                     record_changes(commit, (&self.room_id, &self.from), changes, usize::MAX);
                 }
+                let takes_effect = resolved.as_ref().is_none_or(|of| of.takes_effect);
+                let redacted = match takes_effect {
+                    true => RedactedStay::ended_by(commit.env, &room, &event)?,
+                    false => None,
+                };
                 let received = Received {
                     relayed: self.relayed,
                     extremities,
@@ -234,6 +239,9 @@ impl ReceivePdu {
                     ..Received::new(self.from.clone())
                 };
                 commit.append(stream, self.body(Some(received), redacts));
+                if let Some(stay) = redacted {
+                    commit.redact_stay(stay, self.event_id.clone());
+                }
                 ReceiveOutcome::Accepted
             }
         })

@@ -18,7 +18,7 @@ use super::{
     shadow,
 };
 use crate::http::{
-    ApiError, App, CallerIdentity, Instead, OpenTo, Reply, Screened, Session, Shadowable,
+    Admission, ApiError, App, CallerIdentity, Instead, OpenTo, Reply, Screened, Session, Shadowable,
 };
 use logcabin_base::long_work::WorkPermit;
 use logcabin_outside::appservice::Service;
@@ -138,7 +138,10 @@ impl App for Server {
         visitor::login_first()
     }
 
-    fn screen(&self, asked: &Screened<'_>) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+    fn screen(
+        &self,
+        asked: &Screened<'_>,
+    ) -> Option<BoxFuture<'static, Result<Admission, ApiError>>> {
         screening::screen(self, asked)
     }
 

@@ -8,10 +8,10 @@ use ruma::UserId;
 use serde_json::{Map, Value, json};
 
 use super::server::Server;
-use crate::http::{ApiError, Screened};
+use crate::http::{Admission, ApiError, Screened, Session};
 use logcabin_base::limits;
 use logcabin_config::HookPoint;
-use logcabin_service::screening::{AskedRequest, Question, Refused, Screening};
+use logcabin_service::screening::{Admitted, AskedRequest, Question, Refused, Screening};
 
 /// Members of bodies that nobody else is to know.
 const SECRETS: [&str; 17] = [
@@ -48,15 +48,8 @@ impl From<Refused> for ApiError {
 pub(super) fn screen(
     app: &Server,
     asked: &Screened<'_>,
-) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
-    if !app.screening.is_on() {
-        return None;
-    }
-    let point = point_of(app, asked);
-    if !app.screening.concerns(point) {
-        return None;
-    }
-    if point == HookPoint::Registration && lacks_proof(asked) {
+) -> Option<BoxFuture<'static, Result<Admission, ApiError>>> {
+    if !app.screening.is_on() || !may_concern(app, asked) {
         return None;
     }
     let session = asked.who.session.as_ref();
@@ -71,10 +64,26 @@ pub(super) fn screen(
     if session.is_none() && asked.who.service.is_some() {
         return None;
     }
+    if session.is_some_and(|session| was_sent(app, asked, session)) {
+        return None;
+    }
+    let content = read(asked);
+    let point = point_of(app, asked, &content);
+    if !app.screening.concerns(point) {
+        return None;
+    }
+    if point == HookPoint::Registration && lacks_proof(asked, &content) {
+        return None;
+    }
     let user_id = session.map(|session| session.user_id.clone());
-    let question = question(app, asked, point);
+    let question = question(app, asked, point, content);
     let screening = std::sync::Arc::clone(&app.screening);
-    Some(Box::pin(async move { Ok(screening.admit(point, user_id.as_deref(), question).await?) }))
+    Some(Box::pin(async move {
+        Ok(match screening.admit(point, user_id.as_deref(), question).await? {
+            Admitted::Done => Admission::Admitted,
+            Admitted::Seemingly => Admission::Shadowed,
+        })
+    }))
 }
 
 /// Asks about an account that is made for somebody who comes from another service.
@@ -108,13 +117,22 @@ pub(in crate::api) async fn admit_newcomer(
             content: json!({ "username": user_id.localpart(), "provider": provider }),
         },
     };
-    Ok(app.screening.admit(point, None, question).await?)
+    app.screening.admit(point, None, question).await?;
+    Ok(())
+}
+
+/// Whether a request repeats one by which an event was sent: it sends nothing.
+fn was_sent(app: &Server, asked: &Screened<'_>, session: &Session) -> bool {
+    let [room_id, event_type, id] = asked.parameters else { return false };
+    let scope = format!("send/{room_id}/{event_type}");
+    let (state, events) = (app.engine.state(), app.engine.events());
+    let sent = || events.find_transaction(&state, session.session, &scope, id);
+    asked.path.ends_with("/send/{event_type}/{txn_id}") && sent().is_ok_and(|sent| sent.is_some())
 }
 
 /// Whether a registration only asks what is to be proven: it cannot succeed yet, and has no name.
-fn lacks_proof(asked: &Screened<'_>) -> bool {
+fn lacks_proof(asked: &Screened<'_>, content: &Value) -> bool {
     let is_guest = asked.uri.query().is_some_and(|query| query.contains("kind=guest"));
-    let content: Value = serde_json::from_slice(asked.body).unwrap_or_default();
     !is_page(asked)
         && !is_guest
         && content.get("auth").is_none()
@@ -126,23 +144,32 @@ fn is_page(asked: &Screened<'_>) -> bool {
     !asked.path.starts_with("/_matrix/") && !asked.path.starts_with("/_logcabin/admin/")
 }
 
+/// Whether a request may be about a point that is checked.
+fn may_concern(app: &Server, asked: &Screened<'_>) -> bool {
+    let others: &[HookPoint] = match asked.point {
+        HookPoint::Message if is_member(asked) => &[HookPoint::Invite, HookPoint::Join],
+        HookPoint::CreateRoom => &[HookPoint::Invite],
+        _ => &[],
+    };
+    others.iter().chain([&asked.point]).any(|point| app.screening.concerns(*point))
+}
+
+/// Whether a request sends a member event.
+fn is_member(asked: &Screened<'_>) -> bool {
+    (asked.path.contains("/state/{") || asked.path.contains("/delayed_event/"))
+        && asked.parameters.get(1).is_some_and(|kind| kind == "m.room.member")
+}
+
 /// What a request is about: membership events are sent like other state, and rooms are made to
 /// invite somebody.
-fn point_of(app: &Server, asked: &Screened<'_>) -> HookPoint {
-    let is_member = asked.path.contains("/state/{") || asked.path.contains("/delayed_event/");
-    let is_member =
-        is_member && asked.parameters.get(1).is_some_and(|kind| kind == "m.room.member");
+fn point_of(app: &Server, asked: &Screened<'_>, content: &Value) -> HookPoint {
     match asked.point {
-        HookPoint::Message if is_member => {
-            let content = content(asked, None, None);
-            match content["membership"].as_str() {
-                Some("invite") => HookPoint::Invite,
-                Some("join" | "knock") => HookPoint::Join,
-                _ => HookPoint::Message,
-            }
-        }
+        HookPoint::Message if is_member(asked) => match content["membership"].as_str() {
+            Some("invite") => HookPoint::Invite,
+            Some("join" | "knock") => HookPoint::Join,
+            _ => HookPoint::Message,
+        },
         HookPoint::CreateRoom if !app.screening.concerns(HookPoint::CreateRoom) => {
-            let content = content(asked, None, None);
             let invites = |name: &str| content[name].as_array().is_some_and(|of| !of.is_empty());
             match invites("invite") || invites("invite_3pid") {
                 true => HookPoint::Invite,
@@ -153,7 +180,7 @@ fn point_of(app: &Server, asked: &Screened<'_>) -> HookPoint {
     }
 }
 
-fn question(app: &Server, asked: &Screened<'_>, point: HookPoint) -> Question {
+fn question(app: &Server, asked: &Screened<'_>, point: HookPoint, content: Value) -> Question {
     let session = asked.who.session.as_ref();
     let now = app.engine.clock().timestamp();
     let registered = session.and_then(|session| {
@@ -177,7 +204,16 @@ fn question(app: &Server, asked: &Screened<'_>, point: HookPoint) -> Question {
             method: asked.method.to_string(),
             path: asked.path,
             parameters: parameters(asked),
-            content: content(asked, header(CONTENT_TYPE), header(CONTENT_LENGTH)),
+            content: match asked.point {
+                HookPoint::Upload => json!({
+                    "content_type": header(CONTENT_TYPE),
+                    "content_length":
+                        header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok()),
+                }),
+                // What is sent to a room is for those who are in it.
+                HookPoint::Message => of_bounded_size(content),
+                _ => of_bounded_size(without_secrets(content)),
+            },
         },
     }
 }
@@ -206,27 +242,24 @@ fn parameters(asked: &Screened<'_>) -> Value {
     Value::Object(all)
 }
 
-/// The body as JSON: that of a form, too, and of a file what is known before it arrives.
-fn content(asked: &Screened<'_>, content_type: Option<&str>, length: Option<&str>) -> Value {
-    if asked.point == HookPoint::Upload {
-        let length = length.and_then(|length| length.parse::<u64>().ok());
-        return json!({ "content_type": content_type, "content_length": length });
-    }
-    let mut content: Value = if is_page(asked) {
+/// The body as JSON, that of a form, too. Files have not arrived.
+fn read(asked: &Screened<'_>) -> Value {
+    if is_page(asked) {
         let fields = url::form_urlencoded::parse(asked.body);
-        fields.map(|(name, value)| (name.into_owned(), json!(value))).collect()
-    } else {
-        serde_json::from_slice(asked.body).unwrap_or_default()
-    };
-    if asked.path.contains("/delayed_event/") {
-        content = content["content"].take();
+        return fields.map(|(name, value)| (name.into_owned(), json!(value))).collect();
     }
-    // What is sent to a room is for those who are in it.
-    if asked.point != HookPoint::Message {
-        strip(&mut content);
-    }
-    // White space does not count.
+    let mut content: Value = serde_json::from_slice(asked.body).unwrap_or_default();
+    if asked.path.contains("/delayed_event/") { content["content"].take() } else { content }
+}
+
+/// White space in the body does not count.
+fn of_bounded_size(content: Value) -> Value {
     if content.to_string().len() > limits::HOOK_CONTENT_BYTES { Value::Null } else { content }
+}
+
+fn without_secrets(mut content: Value) -> Value {
+    strip(&mut content);
+    content
 }
 
 /// Removes secrets, wherever they are.

@@ -517,7 +517,7 @@ impl<A: App> Edge<A> {
             Err(answer) => return Ok(Box::pin(std::future::ready(Ok(*answer)))),
         };
         let asked = (&who, client, &method, &uri, &headers);
-        let screening = screened::begin(&*self.app, route, asked, args, &body);
+        let screening = screened::begin(&self.app, route, asked, args, &body);
         let call = Call {
             app: Arc::clone(&self.app),
             who,

@@ -85,7 +85,7 @@ pub use self::{
     objects::{JsonPath, check as check_objects},
     policy::{Policy, cheap, limited, unlimited},
     reply::Reply,
-    screened::Screened,
+    screened::{Admission, Screened},
     shadow::{Instead, Shadow, Shadowable},
     table::{Table, TableError},
 };
@@ -146,7 +146,10 @@ pub trait App: Send + Sync + 'static {
 
     /// The verdict of the operator's checks on a request, which is begun only after it. `None` if
     /// nothing is checked.
-    fn screen(&self, asked: &Screened<'_>) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+    fn screen(
+        &self,
+        asked: &Screened<'_>,
+    ) -> Option<BoxFuture<'static, Result<Admission, ApiError>>> {
         let _ = asked;
         None
     }

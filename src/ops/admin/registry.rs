@@ -25,7 +25,7 @@ use super::{
         TestPolicy, UnsubscribePolicyList,
     },
     proofs::{ListCheckpoints, Prove},
-    reports::{ListReports, RemoveReport, ShowReport},
+    reports::{ListReports, RemoveReport, RemoveReports, ShowReport},
     rooms::{
         BlockRoom, JoinRoom, ListRooms, MakeRoomAdmin, PurgeHistory, PurgeRoom, RedactEvent,
         ShowRoom, ShutDownRoom, UpgradeRoom,
@@ -156,6 +156,7 @@ const HANDLERS: &[KnownAct] = handlers![
     RefuseUsers,
     RejectInvites,
     RemoveReport,
+    RemoveReports,
     RenameDevice,
     ResetDestination,
     ResetPassword,

@@ -30,7 +30,8 @@ use logcabin_record::{
     command::{
         AccountDataSet, DelayedFinish, DelayedOutcome, DelayedRestart, DeliveryAdvance,
         DeviceRename, DeviceSeen, LogErase, ProfileSet, RoomErase, RoomEvent, RoomPurge,
-        RoomReceipt, RoomShutdown, ToDeviceAck, ToDeviceSend, Transaction, UserRegister,
+        RoomReceipt, RoomRedactSender, RoomShutdown, ToDeviceAck, ToDeviceSend, Transaction,
+        UserRegister,
     },
     pusher::{PusherAdvance, PusherMail},
 };
@@ -47,8 +48,8 @@ pub(super) enum Carry {
     Last(Key, Box<Command>),
     /// Only the last of each receipt is carried over.
     Receipts(RoomReceipt),
-    /// An event from before the moment is redacted again.
-    Redact(Redaction),
+    /// Events from before the moment are redacted again.
+    Redact(Vec<Redaction>),
     /// Payloads from before the moment are erased.
     Erase(LogErase),
 }
@@ -254,7 +255,7 @@ impl CarryOver for ToDeviceAck {
 
 impl CarryOver for RoomEvent {
     fn judge(self, carrier: &Carrier<'_>, record: Offset) -> Carry {
-        carrier.redaction(record, &self).map_or(Carry::Forget, Carry::Redact)
+        carrier.redaction(record, &self).map_or(Carry::Forget, |of| Carry::Redact(vec![of]))
     }
 }
 
@@ -264,6 +265,20 @@ impl CarryOver for RoomErase {
     fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
         self.events.retain(|event| *event <= carrier.cut);
         if self.events.is_empty() { Carry::Forget } else { over(self) }
+    }
+}
+
+impl CarryOver for RoomRedactSender {
+    fn judge(self, carrier: &Carrier<'_>, record: Offset) -> Carry {
+        let targets = self.events.iter().filter(|event| **event <= carrier.cut);
+        let redactions = targets.map(|target| Redaction {
+            record,
+            room_id: self.room_id.clone(),
+            sender: self.by.clone(),
+            reason: None,
+            target: *target,
+        });
+        Carry::Redact(redactions.collect())
     }
 }
 

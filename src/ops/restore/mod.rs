@@ -503,7 +503,7 @@ impl RebuiltLog {
                         last.insert(key, (record.offset(), record.clone(), one.into()));
                     }
                 }
-                Carry::Redact(redaction) => redactions.push(redaction),
+                Carry::Redact(more) => redactions.extend(more),
                 Carry::Erase(erasure) => {
                     for gone in &erasure.reduced {
                         // The event was sent, and is lost with the restore: the schedule is not
@@ -594,7 +594,11 @@ async fn go_on(
     for redaction in redactions {
         match redact(&engine, redaction).await? {
             Some(offset) => {
-                because.insert(redaction.record, offset);
+                because.insert((redaction.record, redaction.target), offset);
+                // What scheduled the event has the same content.
+                if let Some(schedule) = engine.state().delayed.sent_as(redaction.target) {
+                    because.insert((redaction.record, schedule), offset);
+                }
                 restored.redacted_again += 1;
             }
             None => restored.redacted_without += 1,
@@ -602,7 +606,9 @@ async fn go_on(
     }
     // Content that the source still holds, and whose redaction is no longer allowed, is erased
     // directly.
-    let unmade = redactions.iter().filter(|redaction| !because.contains_key(&redaction.record));
+    let is_made =
+        |redaction: &&Redaction| because.contains_key(&(redaction.record, redaction.target));
+    let unmade = redactions.iter().filter(|redaction| !is_made(redaction));
     let mut reduced: BTreeMap<Offset, Reduced> = BTreeMap::new();
     for redaction in unmade {
         // The record that scheduled the event has the same content.
@@ -623,7 +629,8 @@ async fn go_on(
         taken.push(LogErase { taken: erasure.taken, ..LogErase::default() });
         for mut gone in erasure.reduced {
             if gone.because > restored.last {
-                gone.because = because.get(&gone.because).copied().unwrap_or(restored_at);
+                let again = because.get(&(gone.because, gone.offset)).copied();
+                gone.because = again.unwrap_or(restored_at);
             }
             reduced.insert(gone.offset, gone);
         }
@@ -645,6 +652,10 @@ async fn go_on(
 
 /// Repeats a redaction as the same user; returns none if the user is not allowed to redact.
 async fn redact(engine: &Engine, redaction: &Redaction) -> Result<Option<Offset>, RestoreError> {
+    // Nobody else can sign in the name of a user of another homeserver.
+    if redaction.sender.server_name() != engine.env().server.name {
+        return Ok(None);
+    }
     let Some(event) = engine.events().get(redaction.target)? else { return Ok(None) };
     let mut content = CanonicalJsonObject::new();
     if let Some(reason) = &redaction.reason {

@@ -11,7 +11,8 @@ use std::{
 
 use quick_cache::{Weighter, sync::Cache};
 use ruma::{
-    EventId, RoomId, UserId, events::TimelineEventType, room_version_rules::RoomVersionRules,
+    EventId, OwnedEventId, RoomId, UserId, events::TimelineEventType,
+    room_version_rules::RoomVersionRules,
 };
 use serde_json::value::RawValue;
 
@@ -63,6 +64,15 @@ const DERIVED: u64 = 4;
 pub trait Derived: Any + Send + Sync {
     /// Its approximate size in memory, in bytes.
     fn weight(&self) -> u64;
+}
+
+/// The kick or ban that a `room.redact_sender` names.
+struct Because(Option<OwnedEventId>);
+
+impl Derived for Because {
+    fn weight(&self) -> u64 {
+        self.0.as_ref().map_or(0, |event_id| event_id.as_str().len() as u64)
+    }
 }
 
 #[derive(Clone)]
@@ -225,6 +235,28 @@ impl EventStore {
             self.cache.remove(&offset);
         }
         Ok(Some(event))
+    }
+
+    /// The event because of which others were redacted by the record at `redaction`: that record
+    /// itself, or the kick or ban that a `room.redact_sender` names.
+    pub fn redacting(
+        &self,
+        state: &State,
+        redaction: Offset,
+    ) -> Result<Option<EventRef>, ReadError> {
+        if let Some(event) = self.cache.get(&redaction) {
+            return Ok(Some(event));
+        }
+        let because = self.derived(redaction, || {
+            Ok(Because(match self.command(redaction)? {
+                Some(Command::RoomRedactSender(body)) => Some(body.because),
+                _ => None,
+            }))
+        })?;
+        match &because.0 {
+            Some(event_id) => self.find_shown(state, event_id),
+            None => self.get(redaction),
+        }
     }
 
     /// The events at `offsets`, in that order, without missing ones.

@@ -103,7 +103,7 @@ impl<'v> RoomFormatter<'v> {
             unsigned.replaces_state = Some(&previous.event_id);
         }
         if let Some(offset) = redaction
-            && let Some(redaction) = self.view.events.get(offset)?
+            && let Some(redaction) = self.view.events.redacting(&self.view.state, offset)?
         {
             // A redaction of that redaction is left out, or the chain would have no end.
             let redaction = as_shown(room, redaction, at);

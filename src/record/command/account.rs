@@ -207,6 +207,22 @@ pub struct UserStatus {
     pub terms: BTreeMap<String, String>,
 }
 
+impl UserStatus {
+    /// One that changes nothing.
+    pub const fn of(user_id: OwnedUserId) -> Self {
+        Self {
+            user_id,
+            admin: None,
+            locked: None,
+            suspended: None,
+            shadow_banned: None,
+            approved: None,
+            reason: None,
+            terms: BTreeMap::new(),
+        }
+    }
+}
+
 impl Content for UserStatus {
     const ERASED: Erased =
         Erased::Members { emptied: &[], gone: &["reason", "terms"], required: None };

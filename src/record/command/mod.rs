@@ -321,6 +321,9 @@ commands! {
     RoomPurgeHistory(RoomPurgeHistory) = "room.purge_history" of Room version 1 Rewindable Dropped about [];
     /// It was removed.
     RoomPurgeHistoryFinish(RoomPurgeHistoryFinish) = "room.purge_history_finish" of Room version 1 Rewindable Dropped about [];
+    /// A kick or a ban redacts what its user sent.
+    // What was redacted is redacted again.
+    RoomRedactSender(RoomRedactSender) = "room.redact_sender" of Room version 1 Rewindable Judged about [];
     /// A user forgot a room.
     RoomForget(RoomForget) = "room.forget" of Room version 1 Rewindable Dropped about [];
     /// A restore undid how users came to be in rooms.

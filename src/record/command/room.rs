@@ -120,6 +120,30 @@ pub struct RoomPurgeHistoryFinish {
 
 impl Content for RoomPurgeHistoryFinish {}
 
+/// Payload of `room.redact_sender`: a kick or a ban says that what its user sent since they joined
+/// is redacted (MSC4293), without an event for each. The first such record comes with the kick or
+/// the ban and redacts nothing yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomRedactSender {
+    pub room_id: OwnedRoomId,
+    /// The kick or the ban.
+    pub because: OwnedEventId,
+    /// Who sent it, and has the power to redact.
+    pub by: OwnedUserId,
+    /// Who was kicked or banned.
+    pub user_id: OwnedUserId,
+    /// The record with which they joined.
+    pub since: Offset,
+    /// The events that are redacted with this record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Offset>,
+    /// Whether nothing is left to be redacted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub complete: bool,
+}
+
+impl Content for RoomRedactSender {}
+
 /// Payload of `room.purge`. Nobody is joined to the room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomPurge {

@@ -90,16 +90,13 @@ pub async fn leave(
     user_id: &UserId,
 ) -> bool {
     let ts = UInt::try_from(engine.clock().now_ms()).unwrap_or(UInt::MAX);
-    let proposal = ChangeMembership {
-        room_id: room_id.clone(),
-        sender: user_id.to_owned(),
-        target: user_id.to_owned(),
-        change: Change::Leave,
-        reason: None,
-        is_direct: false,
-        third_party_signed: None,
-        ts: MilliSecondsSinceUnixEpoch(ts),
-    };
+    let proposal = ChangeMembership::new(
+        room_id.clone(),
+        user_id.to_owned(),
+        user_id.to_owned(),
+        Change::Leave,
+        MilliSecondsSinceUnixEpoch(ts),
+    );
     match engine.propose(origin.clone(), proposal).await {
         Ok(left) => {
             drop(left.into_inner());

@@ -49,16 +49,13 @@ async fn bring_to_rooms(
 ) {
     for room_id in rooms {
         let ms = ruma::UInt::try_from(engine.clock().now_ms()).unwrap_or(ruma::UInt::MAX);
-        let proposal = ChangeMembership {
-            room_id: room_id.clone(),
-            sender: user_id.to_owned(),
-            target: user_id.to_owned(),
-            change: Change::Profile,
-            reason: None,
-            is_direct: false,
-            third_party_signed: None,
-            ts: ruma::MilliSecondsSinceUnixEpoch(ms),
-        };
+        let proposal = ChangeMembership::new(
+            room_id.clone(),
+            user_id.to_owned(),
+            user_id.to_owned(),
+            Change::Profile,
+            ruma::MilliSecondsSinceUnixEpoch(ms),
+        );
         match engine.propose(origin.clone(), proposal).await {
             Ok(done) => drop(done.into_inner()),
             // A failure in one room does not affect the others.

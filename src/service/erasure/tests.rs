@@ -203,16 +203,13 @@ async fn a_file_that_is_named_elsewhere_while_a_purge_looks_stays() {
         world.file(media_id).await;
         world.say(json!({"body": "here", "url": format!("mxc://test/{media_id}")})).await;
     }
-    let leave = logcabin_decide::membership::ChangeMembership {
-        room_id: room_id("a"),
-        sender: ann(),
-        target: ann(),
-        change: logcabin_decide::membership::Change::Leave,
-        reason: None,
-        is_direct: false,
-        third_party_signed: None,
-        ts: ts(),
-    };
+    let leave = logcabin_decide::membership::ChangeMembership::new(
+        room_id("a"),
+        ann(),
+        ann(),
+        logcabin_decide::membership::Change::Leave,
+        ts(),
+    );
     drop(world.propose(leave).await);
     // The last record that the purge reads.
     world.file("other").await;

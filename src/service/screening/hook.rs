@@ -37,6 +37,8 @@ pub(super) enum Verdict {
     Mark,
     /// It is refused, with a message for the user.
     Refuse(Option<String>),
+    /// The user is shadow-banned before it is done.
+    Shadow,
 }
 
 struct Asked {
@@ -66,6 +68,7 @@ enum Action {
     Allow,
     Refuse,
     Mark,
+    Shadow,
 }
 
 impl From<Answer> for Verdict {
@@ -73,6 +76,7 @@ impl From<Answer> for Verdict {
         match action {
             Action::Allow => Self::Allow,
             Action::Mark => Self::Mark,
+            Action::Shadow => Self::Shadow,
             Action::Refuse => Self::Refuse(message.map(|message| {
                 message.chars().filter(|c| !c.is_control()).take(limits::HOOK_MESSAGE).collect()
             })),
@@ -147,6 +151,7 @@ impl Hook {
             Some(Verdict::Allow) => "allowed",
             Some(Verdict::Mark) => "marked",
             Some(Verdict::Refuse(_)) => "refused",
+            Some(Verdict::Shadow) => "shadowed",
             None => "failed",
         };
         metrics().hook_questions.with_label_values(&[point.name(), outcome]).inc();
@@ -274,6 +279,7 @@ mod tests {
         assert_eq!(read(r#"{"action":"allow"}"#), Some(Verdict::Allow));
         assert_eq!(read(r#"{"action":"mark","more":1}"#), Some(Verdict::Mark));
         assert_eq!(read(r#"{"action":"refuse"}"#), Some(Verdict::Refuse(None)));
+        assert_eq!(read(r#"{"action":"shadow"}"#), Some(Verdict::Shadow));
         assert_eq!(read(r#"{"action":"dance"}"#), None);
         let long = format!(r#"{{"action":"refuse","message":"a\u0007b{}"}}"#, "x".repeat(10_000));
         let Some(Verdict::Refuse(Some(message))) = read(&long) else { panic!("no message") };

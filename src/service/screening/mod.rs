@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, UserId};
 use serde::Serialize;
 use serde_json::Value;
+use tracing::warn;
 
 use self::{
     checks::Checks,
@@ -16,9 +17,11 @@ use self::{
 };
 use logcabin_base::clock::random_letters;
 use logcabin_config::{Antispam, CheckOutcome, HookFailure, HookPoint};
-use logcabin_engine::Engine;
+use logcabin_decide::status::SetStatus;
+use logcabin_engine::{Engine, ProposeError};
 use logcabin_outside::outbound::Outbound;
 use logcabin_read::policy_lists::KeptBy;
+use logcabin_record::Origin;
 
 /// The hook and the checks that are configured.
 pub struct Screening {
@@ -66,6 +69,17 @@ pub struct AskedRequest {
     /// The body, without secrets.
     pub content: Value,
 }
+
+/// What becomes of something that may be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    Done,
+    /// It only seems to be done: the user has been shadow-banned.
+    Seemingly,
+}
+
+/// What the user is told where the hook gives no message.
+const NOT_ALLOWED: &str = "This server does not allow this.";
 
 /// Why somebody may not do something.
 #[derive(Debug, thiserror::Error)]
@@ -120,30 +134,57 @@ impl Screening {
         point: HookPoint,
         user_id: Option<&UserId>,
         question: Question,
-    ) -> Result<(), Refused> {
+    ) -> Result<Admitted, Refused> {
         if point == HookPoint::Message
             && let Some(user_id) = user_id
         {
             self.check(user_id, &question)?;
         }
         let Some(hook) = self.hook.as_ref().filter(|hook| hook.is_about(point)) else {
-            return Ok(());
+            return Ok(Admitted::Done);
         };
         let subject = question.user_id.clone().or_else(|| question.origin.clone());
         let subject = subject.or_else(|| question.ip.clone()).unwrap_or_default();
         match hook.ask(point, question).await {
-            Some(Verdict::Allow) => Ok(()),
+            Some(Verdict::Allow) => Ok(Admitted::Done),
             Some(Verdict::Mark) => {
                 self.note(point, &subject, "antispam.hook_url", false);
-                Ok(())
+                Ok(Admitted::Done)
             }
             Some(Verdict::Refuse(message)) => {
                 self.note(point, &subject, "antispam.hook_url", true);
-                let usual = || "This server does not allow this.".to_owned();
-                Err(Refused::Because(message.unwrap_or_else(usual)))
+                Err(Refused::Because(message.unwrap_or_else(|| NOT_ALLOWED.to_owned())))
             }
-            None if self.fails == HookFailure::Open => Ok(()),
+            Some(Verdict::Shadow) => {
+                self.note(point, &subject, "antispam.hook_url", true);
+                self.shadow_ban(user_id).await
+            }
+            None if self.fails == HookFailure::Open => Ok(Admitted::Done),
             None => Err(Refused::Unavailable),
+        }
+    }
+
+    /// Shadow-bans a user of this server. Nobody else can be: they are refused.
+    async fn shadow_ban(&self, user_id: Option<&UserId>) -> Result<Admitted, Refused> {
+        let refused = || Refused::Because(NOT_ALLOWED.to_owned());
+        let ban = SetStatus {
+            user_id: user_id.ok_or_else(refused)?.to_owned(),
+            admin: None,
+            locked: None,
+            suspended: None,
+            shadow_banned: Some(true),
+            reason: Some("an answer of the antispam hook".to_owned()),
+        };
+        match self.engine.propose(Origin::server(), ban).await {
+            Ok(banned) => {
+                banned.into_inner();
+                Ok(Admitted::Seemingly)
+            }
+            Err(ProposeError::Refused(_)) => Err(refused()),
+            Err(error) => {
+                warn!(%error, "the antispam hook could not have a user shadow-banned");
+                Err(Refused::Unavailable)
+            }
         }
     }
 

@@ -113,17 +113,22 @@ impl Apply for RoomEvent {
                 .flatten(),
         };
         if let Some(event) = state.rooms.add_event(at.offset, &self.room_id, facts) {
-            // What scheduled the event has the same content.
-            for event in [Some(event), state.delayed.sent_as(event)].into_iter().flatten() {
-                let (because, time_ms) = (at.offset, at.happened_ms);
-                state.erasures.redact(Redacted { event, because, time_ms });
-            }
+            state.note_redacted(event, at);
         }
         Ok(effects)
     }
 }
 
 impl State {
+    /// The event was redacted by the record at `at`: its content is to be erased.
+    pub(super) fn note_redacted(&self, event: Offset, at: At) {
+        // What scheduled the event has the same content.
+        for event in [Some(event), self.delayed.sent_as(event)].into_iter().flatten() {
+            let (because, time_ms) = (at.offset, at.happened_ms);
+            self.erasures.redact(Redacted { event, because, time_ms });
+        }
+    }
+
     /// A user is about to join a room: changes of their devices may have been missed while they
     /// shared no room with users of this server.
     fn suspect_devices(&self, user_id: &UserId, room_id: &RoomId) {

@@ -1,7 +1,7 @@
 //! What follows from commands about other homeservers.
 
 use super::{Applied, Apply, ApplyError, At, Effect};
-use crate::{Membership, State, erasures::Redacted, rooms::graph::Change};
+use crate::{Membership, State, rooms::graph::Change};
 use logcabin_record::command::{
     Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
     ServerOldKey,
@@ -75,8 +75,7 @@ impl Apply for RoomState {
 impl Apply for RoomGap {
     fn apply(self, state: &State, at: At) -> Applied {
         for redacted in state.rooms.fill(at.offset, self) {
-            let (event, because) = (redacted, at.offset);
-            state.erasures.redact(Redacted { event, because, time_ms: at.happened_ms });
+            state.note_redacted(redacted, at);
         }
         Ok(Vec::new())
     }

@@ -60,6 +60,8 @@ pub enum Effect {
     Delayed,
     /// Whether guests may be in the room changed.
     GuestAccess(OwnedRoomId),
+    /// A kick or a ban redacts what its user sent.
+    RedactSender,
     /// No media id names the file any more.
     Unnamed(FileHash),
 }

@@ -13,7 +13,7 @@ use logcabin_record::{
         AliasRemove, AliasSet, DelayedFinish, DelayedRestart, DelayedSchedule, EventsEnd,
         NoticeRoom, Receipt, ReportCreate, ReportRemove, ReportReopen, RoomBlock, RoomErase,
         RoomForget, RoomNetwork, RoomPurge, RoomPurgeHistory, RoomPurgeHistoryFinish, RoomReceipt,
-        RoomShutdown, RoomShutdownFinish, RoomTyping, RoomUndo, RoomVisibility,
+        RoomRedactSender, RoomShutdown, RoomShutdownFinish, RoomTyping, RoomUndo, RoomVisibility,
     },
 };
 
@@ -45,6 +45,7 @@ impl Apply for RoomPurge {
         state.usage.end_room(&room_id);
         state.aliases.end_room(at.offset, &room_id);
         state.reads.forget_room(&room_id);
+        state.sender_redactions.end_room(&room_id);
         state.erasures.supersede(room.ephemeral);
         let mut records = state.accounts.forget_room(at.offset, &room_id);
         records.extend(state.delayed.of_room(&room_id));
@@ -69,6 +70,25 @@ impl Apply for RoomPurgeHistoryFinish {
     fn apply(self, state: &State, at: At) -> Applied {
         state.history_purges.finish(at.offset, &self);
         Ok(Vec::new())
+    }
+}
+
+impl Apply for RoomRedactSender {
+    fn apply(self, state: &State, at: At) -> Applied {
+        if self.events.is_empty() && !self.complete {
+            state.sender_redactions.begin(at.offset, self);
+            return Ok(vec![Effect::RedactSender]);
+        }
+        let room = state.rooms.get(&self.room_id);
+        let redacted = room.map(|room| room.redact(at.offset, self.events)).unwrap_or_default();
+        for event in &redacted {
+            state.note_redacted(*event, at);
+        }
+        if self.complete {
+            state.sender_redactions.end(self.room_id.clone(), self.because);
+        }
+        let wakes = (!redacted.is_empty()).then_some(Effect::WakeRoom(self.room_id));
+        Ok(wakes.into_iter().collect())
     }
 }
 

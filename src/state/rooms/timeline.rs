@@ -133,8 +133,11 @@ impl Room {
                 if let Ok(at) = inner.redaction_log.binary_search(&(redaction, target)) {
                     inner.redaction_log.remove(at);
                 }
-                gone.insert(redaction);
-                targets.push(redaction);
+                // A `room.redact_sender` redacts other events, too.
+                if inner.shows_event(redaction) {
+                    gone.insert(redaction);
+                    targets.push(redaction);
+                }
             }
         }
         take_out(&mut inner.timeline, &gone);
@@ -208,15 +211,37 @@ impl Room {
             }
         }
         let target = redacts?;
-        inner.redactions.insert(target, offset);
-        inner.relations.redact(target, offset);
-        inner.redaction_log.push((offset, target));
+        inner.redact(target, offset);
         for of in &mut inner.lifetimes {
             if of.is_some_and(|(event, _)| event == target) {
                 *of = None;
             }
         }
         Some(target)
+    }
+
+    /// Redacts events that are no state but joins, with the record at `offset`, which is not an
+    /// event. Returns those that were not redacted before.
+    pub(crate) fn redact(&self, offset: Offset, mut events: Vec<Offset>) -> Vec<Offset> {
+        let mut inner = self.inner.write();
+        events.sort_unstable();
+        events.dedup();
+        events.retain(|event| inner.shows_event(*event) && !inner.redactions.contains_key(event));
+        for event in &events {
+            inner.redact(*event, offset);
+        }
+        inner.changed = offset;
+        events
+    }
+}
+
+impl Inner {
+    /// Notes the newest redaction. Redactions are noted in the order of their targets if they have
+    /// the same offset.
+    fn redact(&mut self, target: Offset, offset: Offset) {
+        self.redactions.insert(target, offset);
+        self.relations.redact(target, offset);
+        self.redaction_log.push((offset, target));
     }
 }
 

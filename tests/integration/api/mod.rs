@@ -39,6 +39,7 @@ mod push_rules;
 mod pushers;
 mod quotas;
 mod receipts_typing;
+mod redacting_bans;
 mod registration;
 mod relations;
 mod rendezvous;

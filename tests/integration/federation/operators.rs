@@ -385,3 +385,44 @@ async fn what_a_user_of_another_homeserver_sent_is_redacted_and_that_homeserver_
     };
     until("the homeserver is told", async || redactions() >= 3).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ban_by_another_homeserver_redacts_what_its_user_sent() {
+    let Some(authority) = authority("redacting") else { return };
+    let cabin = Federated::start(&authority).await;
+    let (peer, _) = fickle(&authority).await;
+    let (ann, room_id, mut pia) = with_pia(&peer, &cabin).await;
+    let bob = cabin.server.register("bob").await;
+    bob.join(&room_id).await.ok();
+    for (number, text) in ["buy", "buy more"].into_iter().enumerate() {
+        bob.send_text(&room_id, &number.to_string(), text).await;
+    }
+    ann.send_text(&room_id, "ann", "please stop").await;
+    let ban = async |pia: &mut Hostile<'_>, user_id: &str| {
+        let mut event = pia.message("").await;
+        event["type"] = json!("m.room.member");
+        event["state_key"] = json!(user_id);
+        event["content"] = json!({ "membership": "ban", "org.matrix.msc4293.redact_events": true });
+        let (event_id, event) = pia.signed(event);
+        pia.send(&[event]).await[&event_id].clone()
+    };
+    // Without the power to ban, the event is refused.
+    let said = ban(&mut pia, &bob.user_id).await;
+    assert!(said["error"].is_string(), "{said}");
+    let mut levels = ann.state(&room_id, "m.room.power_levels", "").await.ok();
+    levels["users"][pia.user("pia")] = json!(60);
+    levels["events"]["m.room.redaction"] = json!(70);
+    ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    let cas = cabin.server.register("cas").await;
+    cas.join(&room_id).await.ok();
+    cas.send_text(&room_id, "cas", "stays").await;
+    // With it, but without that to send redactions, nothing is redacted.
+    assert_eq!(ban(&mut pia, &cas.user_id).await, json!({}));
+    levels["events"]["m.room.redaction"] = json!(60);
+    ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    assert_eq!(ban(&mut pia, &bob.user_id).await, json!({}));
+    until("what bob sent is redacted", async || {
+        texts(&ann, &room_id).await == ["stays", "please stop"]
+    })
+    .await;
+}

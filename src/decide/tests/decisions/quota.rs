@@ -135,16 +135,7 @@ fn room(creator: &str, invite: &[&str]) -> CreateRoom {
 }
 
 fn change(room_id: &OwnedRoomId, sender: &str, target: &str, change: Change) -> ChangeMembership {
-    ChangeMembership {
-        room_id: room_id.clone(),
-        sender: user(sender),
-        target: user(target),
-        change,
-        reason: None,
-        is_direct: false,
-        third_party_signed: None,
-        ts: ts(),
-    }
+    ChangeMembership::new(room_id.clone(), user(sender), user(target), change, ts())
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ const VERSIONS: [&str; 21] = [
 
 /// Served features that are in no version of the specification yet, or that clients still look for
 /// here.
-const UNSTABLE_FEATURES: [&str; 17] = [
+const UNSTABLE_FEATURES: [&str; 18] = [
     // Cross-signing (v1.1). Without this Element Web creates no cross-signing keys.
     "org.matrix.e2e_cross_signing",
     // Room types in the directory (v1.4). Without this Element Web does not list public spaces
@@ -61,6 +61,8 @@ const UNSTABLE_FEATURES: [&str; 17] = [
     "org.matrix.msc4380.stable",
     // Rules for invites.
     "org.matrix.msc4155",
+    // Redactions by a kick or a ban.
+    "org.matrix.msc4293",
     // Message retention.
     "org.matrix.msc1763",
     // Mutual rooms (v1.19).

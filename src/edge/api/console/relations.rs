@@ -220,6 +220,9 @@ impl RelationLookup<'_> {
         let stretch = (Offset::ZERO, Offset::MAX);
         let mut children =
             self.room.page_of_children(offset, None, at, stretch, false, CHILDREN + 1);
+        // With a ban that redacts, it is not the record of an event.
+        let redacting = redacted_by.map(|of| self.events.redacting(self.history.state(), of));
+        let redacted_by = redacting.transpose()?.flatten().map(|event| event.offset);
         children.extend(redacted_by);
         if parent == graph.focus {
             children.extend(self.replies(offset, &id)?);

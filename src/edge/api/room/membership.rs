@@ -41,36 +41,23 @@ use logcabin_record::Offset;
 use logcabin_service::federation::MembershipChange;
 use logcabin_state::Membership;
 
-async fn change(
-    cx: &Cx<Server>,
-    room_id: OwnedRoomId,
-    target: OwnedUserId,
-    change: Change,
-    reason: Option<String>,
-    third_party_signed: Option<CanonicalJsonObject>,
-) -> Result<(), ApiError> {
-    let proposal = proposal(cx, room_id, target, change, reason, third_party_signed);
-    drop(cx.propose(proposal).await?.into_inner());
+async fn change(cx: &Cx<Server>, change: ChangeMembership) -> Result<(), ApiError> {
+    drop(cx.propose(change).await?.into_inner());
     Ok(())
 }
 
-fn proposal(
+/// A change by the caller.
+fn by_caller(
     cx: &Cx<Server>,
     room_id: OwnedRoomId,
     target: OwnedUserId,
     change: Change,
     reason: Option<String>,
-    third_party_signed: Option<CanonicalJsonObject>,
 ) -> ChangeMembership {
+    let sender = cx.caller.user_id.clone();
     ChangeMembership {
-        room_id,
-        sender: cx.caller.user_id.clone(),
-        target,
-        change,
         reason,
-        is_direct: false,
-        third_party_signed,
-        ts: cx.app.now(),
+        ..ChangeMembership::new(room_id, sender, target, change, cx.app.now())
     }
 }
 
@@ -133,7 +120,8 @@ async fn enter(
         return cx.change_membership_elsewhere(MembershipChange::Join, place, reason).await;
     }
     let (room_id, user_id) = (place.room_id.clone(), cx.caller.user_id.clone());
-    match change(cx, room_id, user_id, Change::Join, reason.clone(), signed).await {
+    let join = by_caller(cx, room_id, user_id, Change::Join, reason.clone());
+    match change(cx, ChangeMembership { third_party_signed: signed, ..join }).await {
         Err(error) if is_for_others(&error) && cx.has_others(&place.room_id) => {
             cx.change_membership_elsewhere(MembershipChange::Join, place, reason).await
         }
@@ -159,7 +147,8 @@ pub(super) async fn knock(
         return Ok(knock_room::Response::new(room_id));
     }
     let user_id = cx.caller.user_id.clone();
-    change(&cx, room_id.clone(), user_id, Change::Knock, request.reason, None).await?;
+    let knock = by_caller(&cx, room_id.clone(), user_id, Change::Knock, request.reason);
+    change(&cx, knock).await?;
     Ok(knock_room::Response::new(room_id))
 }
 
@@ -186,7 +175,7 @@ pub(super) async fn leave(
         }
         return Ok(leave_room::Response::new());
     }
-    let leave = proposal(&cx, request.room_id, user_id, Change::Leave, request.reason, None);
+    let leave = by_caller(&cx, request.room_id, user_id, Change::Leave, request.reason);
     let left = if cx.app.config.accounts.forget_on_leave {
         cx.propose(LeaveAndForget(leave)).await?
     } else {
@@ -232,7 +221,7 @@ pub(super) async fn invite(
         return Ok(invite_user::Response::new());
     }
     check_invitee(&cx, &target).await?;
-    change(&cx, request.room_id, target, Change::Invite, reason, None).await?;
+    change(&cx, by_caller(&cx, request.room_id, target, Change::Invite, reason)).await?;
     Ok(invite_user::Response::new())
 }
 
@@ -240,7 +229,9 @@ pub(super) async fn kick(
     cx: Cx<Server>,
     request: kick_user::Request,
 ) -> Result<kick_user::Response, ApiError> {
-    change(&cx, request.room_id, request.user_id, Change::Kick, request.reason, None).await?;
+    let kick_user::Request { room_id, user_id, reason, redact_events, .. } = request;
+    let kick = by_caller(&cx, room_id, user_id, Change::Kick, reason);
+    change(&cx, ChangeMembership { redact_events, ..kick }).await?;
     Ok(kick_user::Response::new())
 }
 
@@ -248,7 +239,9 @@ pub(super) async fn ban(
     cx: Cx<Server>,
     request: ban_user::Request,
 ) -> Result<ban_user::Response, ApiError> {
-    change(&cx, request.room_id, request.user_id, Change::Ban, request.reason, None).await?;
+    let ban_user::Request { room_id, user_id, reason, redact_events, .. } = request;
+    let ban = by_caller(&cx, room_id, user_id, Change::Ban, reason);
+    change(&cx, ChangeMembership { redact_events, ..ban }).await?;
     Ok(ban_user::Response::new())
 }
 
@@ -256,7 +249,8 @@ pub(super) async fn unban(
     cx: Cx<Server>,
     request: unban_user::Request,
 ) -> Result<unban_user::Response, ApiError> {
-    change(&cx, request.room_id, request.user_id, Change::Unban, request.reason, None).await?;
+    let unban_user::Request { room_id, user_id, reason, .. } = request;
+    change(&cx, by_caller(&cx, room_id, user_id, Change::Unban, reason)).await?;
     Ok(unban_user::Response::new())
 }
 

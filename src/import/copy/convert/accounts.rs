@@ -98,16 +98,7 @@ pub(in crate::copy) fn agreed(
     let user_id = own_user(&fact.user_id, own)?;
     let stream = Stream::user(&user_id);
     let terms = BTreeMap::from([(TERMS.to_owned(), version)]);
-    let body = UserStatus {
-        user_id,
-        admin: None,
-        locked: None,
-        suspended: None,
-        shadow_banned: None,
-        approved: None,
-        reason: None,
-        terms,
-    };
+    let body = UserStatus { terms, ..UserStatus::of(user_id) };
     Ok(Some(Made::one(stream, body).at(fact.consent_ms)))
 }
 

@@ -148,16 +148,13 @@ fn members(state: &State, room_id: &RoomId) -> Vec<(OwnedUserId, Membership)> {
 }
 
 async fn join(engine: &Engine, origin: &Origin, room_id: &RoomId, user_id: &UserId) {
-    let proposal = ChangeMembership {
-        room_id: room_id.to_owned(),
-        sender: user_id.to_owned(),
-        target: user_id.to_owned(),
-        change: Change::Join,
-        reason: None,
-        is_direct: false,
-        third_party_signed: None,
-        ts: engine.clock().timestamp(),
-    };
+    let proposal = ChangeMembership::new(
+        room_id.to_owned(),
+        user_id.to_owned(),
+        user_id.to_owned(),
+        Change::Join,
+        engine.clock().timestamp(),
+    );
     match engine.propose(origin.clone(), proposal).await {
         Ok(joined) => drop(joined.into_inner()),
         // A guest, for example. They leave the old room all the same.

@@ -141,27 +141,10 @@ impl Act for ApproveUsers {
     });
 
     async fn perform(self, context: &ActContext, by: Attribution) -> Result<Decided, ActError> {
-        let mut done = Decided::default();
-        let mut mails = Vec::new();
-        for user_id in named(context, &self.users)? {
-            let Attribution { origin, reason } = by.clone();
-            let approve = Approve { user_id: user_id.clone(), reason };
-            let approved = context.engine.propose(origin, approve).await;
-            match approved.map(logcabin_engine::Durable::into_inner) {
-                Ok(true) => {
-                    let topic = Topic::Approved { user_id: user_id.clone() };
-                    mails.extend(email(context, &user_id).map(|email| (email, topic)));
-                    done.notices += usize::from(greet(context, &by, &user_id).await);
-                    done.users.push(user_id);
-                }
-                Ok(false) => done.not_waiting.push(user_id),
-                Err(error) => {
-                    let error = ActError::of_user(&user_id)(error);
-                    done.failed.insert(user_id, error.to_string());
-                }
-            }
+        let mut done = decide_each(context, &by, &self.users, Verdict::Approve).await?;
+        for user_id in &done.users {
+            done.notices += usize::from(greet(context, &by, user_id).await);
         }
-        done.mails = tell(context, mails);
         Ok(done)
     }
 
@@ -183,35 +166,62 @@ impl Act for RefuseUsers {
     });
 
     async fn perform(self, context: &ActContext, by: Attribution) -> Result<Decided, ActError> {
-        let mut done = Decided::default();
-        let mut mails = Vec::new();
-        for user_id in named(context, &self.users)? {
-            let Attribution { origin, reason } = by.clone();
-            // It is removed with the account.
-            let email = email(context, &user_id);
-            let ts = context.engine.clock().now_ms();
-            let refuse = Refuse { user_id: user_id.clone(), reason, ts };
-            match closing::refuse(&context.engine, origin, refuse).await {
-                Ok(true) => {
-                    let topic = Topic::Refused { user_id: user_id.clone() };
-                    mails.extend(email.map(|email| (email, topic)));
-                    done.users.push(user_id);
-                }
-                Ok(false) => done.not_waiting.push(user_id),
-                Err(error) => {
-                    let error = ActError::of_user(&user_id)(error);
-                    done.failed.insert(user_id, error.to_string());
-                }
-            }
-        }
-        done.mails = tell(context, mails);
-        Ok(done)
+        decide_each(context, &by, &self.users, Verdict::Refuse).await
     }
 
     async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
         let what = "is refused: the account is closed and erased, and nobody gets its name";
         foretold(context, &self.users, what)
     }
+}
+
+#[derive(Clone, Copy)]
+enum Verdict {
+    Approve,
+    Refuse,
+}
+
+/// Decides about the accounts that an order names, and sends their users mails.
+async fn decide_each(
+    context: &ActContext,
+    by: &Attribution,
+    users: &[String],
+    verdict: Verdict,
+) -> Result<Decided, ActError> {
+    let (mut done, mut mails) = (Decided::default(), Vec::new());
+    let engine = &context.engine;
+    for user_id in named(context, users)? {
+        let Attribution { origin, reason } = by.clone();
+        // A refusal removes it with the account.
+        let email = email(context, &user_id);
+        let (decided, topic) = match verdict {
+            Verdict::Approve => {
+                let approve = Approve { user_id: user_id.clone(), reason };
+                let approved = engine.propose(origin, approve).await;
+                let topic = Topic::Approved { user_id: user_id.clone() };
+                (approved.map(logcabin_engine::Durable::into_inner), topic)
+            }
+            Verdict::Refuse => {
+                let ts = engine.clock().now_ms();
+                let refuse = Refuse { user_id: user_id.clone(), reason, ts };
+                let topic = Topic::Refused { user_id: user_id.clone() };
+                (closing::refuse(engine, origin, refuse).await, topic)
+            }
+        };
+        match decided {
+            Ok(true) => {
+                mails.extend(email.map(|email| (email, topic)));
+                done.users.push(user_id);
+            }
+            Ok(false) => done.not_waiting.push(user_id),
+            Err(error) => {
+                let error = ActError::of_user(&user_id)(error);
+                done.failed.insert(user_id, error.to_string());
+            }
+        }
+    }
+    done.mails = tell(context, mails);
+    Ok(done)
 }
 
 /// The accounts that an order names, each once.

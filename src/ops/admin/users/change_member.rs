@@ -41,6 +41,9 @@ pub struct ChangeMember {
     /// The reason that the rooms are told.
     #[serde(default)]
     pub say: Option<String>,
+    /// For a kick or a ban: whether what they sent since they joined is redacted.
+    #[serde(default)]
+    pub redact: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +87,7 @@ impl Act for ChangeMember {
             Field::new("change", "Change", Kind::OneOf(&["ban", "kick", "unban"])),
             Field::new("rooms", "Only in these rooms", Kind::Words),
             Field::new("say", "Reason that the rooms are told", Kind::TextIfAny),
+            Field::new("redact", "Redact what they sent since they joined", Kind::Flag),
         ],
         is_final: false,
         foretells: true,
@@ -113,6 +117,7 @@ impl Act for ChangeMember {
                     change: self.change.into(),
                     by: in_whose_name.clone(),
                     say: self.say.clone(),
+                    redact_events: self.redact,
                     ts: context.engine.clock().timestamp(),
                 };
                 context.propose(by.clone(), change).await.map_err(ActError::from)
@@ -141,8 +146,8 @@ impl Act for ChangeMember {
             ChangeOf::Ban => "is banned from",
             ChangeOf::Unban => "is not banned any more from",
         };
-        Ok(match &rooms[..] {
-            [] => Vec::new(),
+        let mut said = match &rooms[..] {
+            [] => return Ok(Vec::new()),
             [room_id] => {
                 vec![format!("{user_id} {what} {room_id}, where a local member may do so")]
             }
@@ -150,7 +155,18 @@ impl Act for ChangeMember {
                 let count = rooms.len();
                 vec![format!("{user_id} {what} {count} rooms, where a local member may do so")]
             }
-        })
+        };
+        let is_in = |room_id: &OwnedRoomId| {
+            let room = context.engine.state().rooms.get(room_id);
+            room.is_some_and(|room| room.is_joined(&user_id, Offset::MAX))
+        };
+        if self.redact && rooms.iter().any(is_in) {
+            said.push(format!(
+                "what {user_id} sent there since they joined is redacted, where that member may \
+                 redact, here and on homeservers that follow MSC4293; that cannot be undone"
+            ));
+        }
+        Ok(said)
     }
 }
 
@@ -174,6 +190,10 @@ impl ChangeMember {
         if self.say.as_ref().is_some_and(|say| say.len() > SAY_BYTES) {
             let why = format!("What the rooms are told has at most {SAY_BYTES} bytes.");
             return Err(ActError::Invalid(why));
+        }
+        if self.redact && self.change == ChangeOf::Unban {
+            let why = "An unban redacts nothing.";
+            return Err(ActError::Invalid(why.to_owned()));
         }
         if self.rooms.len() > ROOMS {
             return Err(ActError::Invalid(format!("At most {ROOMS} rooms are named.")));

@@ -134,7 +134,8 @@ impl CleanUp {
         }
         if self.ban {
             let (user, say, change) = (user.clone(), say.clone(), ChangeOf::Ban);
-            let ban = ChangeMember { user, change, rooms: Vec::new(), by: None, say };
+            let ban =
+                ChangeMember { user, change, rooms: Vec::new(), by: None, say, redact: false };
             steps.push(CleanUpStep::Ban(ban));
         }
         if self.reject_invites {

@@ -36,6 +36,8 @@ pub(super) struct RoomLedger {
     pub(super) receipts: Vec<Receipt>,
     /// When the user forgot the room.
     forgets: Vec<Offset>,
+    /// The events that kicks and bans redacted, each with the record.
+    redacted: BTreeMap<Offset, Offset>,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,12 @@ impl Ledger {
                     redacts: body.redacts,
                 };
                 self.rooms.entry(body.room_id).or_default().events.push(entry);
+            }
+            Some(Command::RoomRedactSender(body)) => {
+                let room = self.rooms.entry(body.room_id).or_default();
+                for event in body.events {
+                    room.redacted.entry(event).or_insert(offset);
+                }
             }
             Some(Command::RoomReceipt(body)) => {
                 let receipts = body.receipts.into_iter().map(|receipt| Receipt {
@@ -215,7 +223,9 @@ impl RoomLedger {
     }
 
     pub(super) fn is_redacted(&self, event: &Entry, at: Offset) -> bool {
-        self.events.iter().any(|other| other.redacts == Some(event.offset) && other.offset <= at)
+        let by_sender = self.redacted.get(&event.offset).is_some_and(|record| *record <= at);
+        by_sender
+            || self.events.iter().any(|of| of.redacts == Some(event.offset) && of.offset <= at)
     }
 
     /// The events after `since`, up to and including `to`, that the user may see as of `now`, by

@@ -8,8 +8,8 @@ use logcabin_record::{
         AliasRemove, AliasSet, DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule,
         EventsEnd, NoticeRoom, Receipt, ReportCreate, ReportRemove, ReportReopen, RoomBlock,
         RoomErase, RoomEvent, RoomForget, RoomNetwork, RoomPurge, RoomPurgeHistory,
-        RoomPurgeHistoryFinish, RoomReceipt, RoomShutdown, RoomShutdownFinish, RoomTyping,
-        RoomUndo, RoomVisibility,
+        RoomPurgeHistoryFinish, RoomReceipt, RoomRedactSender, RoomShutdown, RoomShutdownFinish,
+        RoomTyping, RoomUndo, RoomVisibility,
     },
 };
 
@@ -195,6 +195,19 @@ impl Describe for RoomPurgeHistory {
 impl Describe for RoomPurgeHistoryFinish {
     fn describe(self, _: &Record, who: String) -> ActorAndText {
         (who, format!("purged the history of {}", self.room_id))
+    }
+}
+
+impl Describe for RoomRedactSender {
+    fn describe(self, _: &Record, _: String) -> ActorAndText {
+        let Self { room_id, because, by, user_id, since: _, events, complete } = self;
+        let what = format!("what {user_id} sent to {room_id} since they joined, as {because} says");
+        let text = match events.len() {
+            0 if !complete => format!("redacts {what}"),
+            0 => format!("redacted {what}"),
+            count => format!("redacted {count} event(s) of {what}"),
+        };
+        (by.to_string(), text)
     }
 }
 

@@ -196,6 +196,40 @@ async fn a_reporter_is_told_what_was_decided_and_a_closed_report_is_opened_again
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_reports_are_closed_at_once_and_each_reporter_is_told_once() {
+    let notices = ("LOGCABIN_SERVER_NOTICES_LOCALPART", "notices");
+    let server = TestServer::start_with(&[notices]).await;
+    let (admin, ann) = (admin(&server).await, server.register("ann").await);
+    let (bob, cas) = (server.register("bob").await, server.register("cas").await);
+    for (reporter, reported) in [(&bob, &ann), (&bob, &cas), (&cas, &ann), (&cas, &bob)] {
+        let path = format!("/users/{}/report", encode(&reported.user_id));
+        reporter.post(&path, json!({ "reason": "rude" })).await.ok();
+    }
+    let list = async || admin.administer("GET", "/v1/event_reports?kind=user", None).await.ok();
+    let reports = list().await["event_reports"].as_array().expect("a list").clone();
+    let ids: Vec<_> = reports.iter().map(|report| report["id"].to_string()).collect();
+    let close = async |reports: &[String]| {
+        let order = json!({ "reports": reports, "tell": "Thank you." });
+        act(&admin, "remove-reports", json!({ "act": order })).await
+    };
+    close(&[]).await.refused(400, "M_INVALID_PARAM");
+    close(&["x".to_owned()]).await.refused(400, "M_INVALID_PARAM");
+    close(&[ids[0].clone(), "999999".to_owned()]).await.refused(404, "M_NOT_FOUND");
+    assert_eq!(list().await["total"], 4);
+    let said = close(&[ids[0].clone(), ids[1].clone(), ids[0].clone()]).await.ok();
+    assert_eq!(said["result"]["closed"].as_array().map(Vec::len), Some(2), "{said}");
+    assert_eq!(said["result"]["told"].as_array().map(Vec::len), Some(1), "{said}");
+    let close = format!("close {} {} --json", ids[2], ids[3]);
+    let said = done_json(command("report", server.data_dir(), &close, ""));
+    assert_eq!(
+        (&said["closed"], &said["told"]),
+        (&json!([ids[2].parse::<u64>().unwrap(), ids[3].parse::<u64>().unwrap()]), &json!([])),
+        "{said}"
+    );
+    assert_eq!(list().await["total"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_undoes_what_records_did_unless_later_ones_changed_it() {
     crate::harness::nodes::one_server!("it stops the server");
     let mut server = TestServer::start().await;

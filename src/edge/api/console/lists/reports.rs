@@ -37,12 +37,25 @@ pub(in super::super) async fn list(
     show(&cx, ("Reports", "reports"), |app| {
         let (found, total) = page(&app.context, from, limits::CONSOLE_ROWS)?;
         Ok(html! {
-            (list_of(&found, "There are no open reports."))
+            (choice(&found, "There are no open reports."))
             (pages(&[], from, found.len(), total))
             p { a href="/_logcabin/console/log?kind=report.remove" { "Closed reports" } }
         })
     })
     .await
+}
+
+/// The button leads to the form of the act, with the reports filled in that are ticked.
+fn choice(found: &[ReportSummary], none: &str) -> Markup {
+    html! {
+        form.choose method="get" action="/_logcabin/console/act/remove-reports" {
+            (list_of(found, none))
+            @if !found.is_empty() {
+                p { button type="submit" { "Close" } }
+                p.note { "Those that are ticked. Nothing happens before you confirm." }
+            }
+        }
+    }
 }
 
 fn list_of(reports: &[ReportSummary], none: &str) -> Markup {
@@ -51,6 +64,10 @@ fn list_of(reports: &[ReportSummary], none: &str) -> Markup {
         .map(|report| {
             let reason = report.reason.as_deref().filter(|reason| !reason.trim().is_empty());
             vec![
+                html! {
+                    input type="checkbox" name="reports" value=(report.id)
+                        aria-label={ "Choose report " (report.id) };
+                },
                 html! {
                     a href={ "/_logcabin/console/reports/" (report.id) } {
                         bdi { (short(reason.unwrap_or("no reason given"))) }
@@ -63,7 +80,7 @@ fn list_of(reports: &[ReportSummary], none: &str) -> Markup {
             ]
         })
         .collect();
-    table(&["Report", "Time", "By", "About", "Room"], &rows, none)
+    table(&["Choose", "Report", "Time", "By", "About", "Room"], &rows, none)
 }
 
 /// The reported user, or who sent the reported event.
@@ -113,7 +130,7 @@ pub(in super::super) async fn one(
             h2 { "What can be done" }
             (what_to_do(app, &report))
             h2 { "Other open reports about the same" }
-            (list_of(&others, "There are none."))
+            (choice(&others, "There are none."))
         })
     })
     .await

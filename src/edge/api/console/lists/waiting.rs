@@ -74,6 +74,6 @@ fn rows(found: &[WaitingUser]) -> Markup {
             ]
         })
         .collect();
-    let columns = ["", "User", "Since", "IP address", "E-mail", "Answer", "Record"];
+    let columns = ["Choose", "User", "Since", "IP address", "E-mail", "Answer", "Record"];
     table(&columns, &rows, "Nobody waits for approval.")
 }
