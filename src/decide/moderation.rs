@@ -158,6 +158,10 @@ impl Proposal for ChangeMember {
                 self.made_by(&self.user_id, Change::Leave).decide(commit)?;
                 Ok(Some(self.user_id.clone()))
             }
+            Err(Refusal::Forbidden(_)) if self.redact_events => {
+                let why = "No user of this server who is in the room may do this and redact.";
+                Err(Refusal::Forbidden(why.to_owned()))
+            }
             done => done.map(Some),
         }
     }

@@ -104,9 +104,11 @@ impl RedactedStay {
         room: &Arc<Room>,
         event: &StoredEvent,
     ) -> Result<Option<Self>, Refusal> {
+        if event.event_type != TimelineEventType::RoomMember {
+            return Ok(None);
+        }
         let removal: Removal = event.content_as().unwrap_or_default();
-        let (kind, key) = (&event.event_type, event.state_key.as_deref());
-        match removal.target(kind, key, &event.sender) {
+        match removal.target(event.state_key.as_deref(), &event.sender) {
             Some(user_id) => {
                 Self::of(env, &RoomDraft::of(Arc::clone(room)), user_id, &event.sender)
             }
@@ -143,17 +145,11 @@ struct Removal {
 }
 
 impl Removal {
-    /// Who is kicked or banned by a state event, if it redacts.
-    fn target<'k>(
-        self,
-        event_type: &TimelineEventType,
-        state_key: Option<&'k str>,
-        sender: &UserId,
-    ) -> Option<&'k UserId> {
+    /// Who is kicked or banned by a member event, if it redacts.
+    fn target<'k>(self, state_key: Option<&'k str>, sender: &UserId) -> Option<&'k UserId> {
         let user_id = <&UserId>::try_from(state_key?).ok()?;
         let membership = self.membership.as_ref().and_then(Value::as_str);
-        (*event_type == TimelineEventType::RoomMember
-            && user_id != sender
+        (user_id != sender
             && matches!(membership, Some("leave" | "ban"))
             && self.redact_events == Some(Value::Bool(true)))
         .then_some(user_id)
@@ -166,12 +162,13 @@ impl Commit<'_> {
         &mut self,
         new: &NewEvent,
     ) -> Result<Option<RedactedStay>, Refusal> {
-        if !new.content.contains_key(REDACT_EVENTS) {
+        if new.event_type != TimelineEventType::RoomMember
+            || !new.content.contains_key(REDACT_EVENTS)
+        {
             return Ok(None);
         }
         let removal: Removal = serde_json::from_str(to_raw(&new.content).get()).unwrap_or_default();
-        let key = new.state_key.as_deref();
-        let Some(user_id) = removal.target(&new.event_type, key, &new.sender) else {
+        let Some(user_id) = removal.target(new.state_key.as_deref(), &new.sender) else {
             return Ok(None);
         };
         let env = self.env;

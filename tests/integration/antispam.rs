@@ -175,12 +175,21 @@ async fn the_hook_may_shadow_ban_and_is_not_asked_about_repetitions() {
     let other = json!({ "msgtype": "m.text", "body": "buy spam" });
     assert_eq!(bob.request("PUT", &path, Some(&other)).await.ok(), first);
 
+    // Sent later, it is another message.
+    let later = format!("{path}?org.matrix.msc4140.delay=1000");
+    bob.request("PUT", &later, Some(&other)).await.refused(403, "M_FORBIDDEN");
+    let event_id = first["event_id"].as_str().expect("an id").to_owned();
+    let redact = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&event_id));
+    let spam = json!({ "reason": "spam" });
+    bob.request("PUT", &redact, Some(&spam)).await.refused(403, "M_FORBIDDEN");
+
     // From the message on that the hook finds shady, what bob says reaches nobody.
     let seems = text(&bob, &room_id, "shady").await.ok();
     assert!(seems["event_id"].as_str().is_some_and(|id| id.starts_with('$')), "{seems}");
     let asked = hook.at("message").len();
     text(&bob, &room_id, "later").await.ok();
     assert_eq!(hook.at("message").len(), asked);
+    assert_eq!(text(&bob, &room_id, "hello").await.ok(), first);
     text(&ann, &room_id, "end").await.ok();
     let page = format!("/rooms/{}/messages?dir=b&limit=20", encode(&room_id));
     let seen = ann.get(&page).await.ok().to_string();

@@ -1,14 +1,17 @@
 //! What the operator's checks are told of a request: all of it but secrets.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 use futures_util::future::BoxFuture;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
+use http::{
+    Uri,
+    header::{CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT},
+};
 use ruma::UserId;
 use serde_json::{Map, Value, json};
 
 use super::server::Server;
-use crate::http::{Admission, ApiError, Screened, Session};
+use crate::http::{Admission, ApiError, Screened, Session, query_parameter};
 use logcabin_base::limits;
 use logcabin_config::HookPoint;
 use logcabin_service::screening::{Admitted, AskedRequest, Question, Refused, Screening};
@@ -64,7 +67,7 @@ pub(super) fn screen(
     if session.is_none() && asked.who.service.is_some() {
         return None;
     }
-    if session.is_some_and(|session| was_sent(app, asked, session)) {
+    if session.is_some_and(|session| was_sent(app, session, asked.uri, asked.parameters)) {
         return None;
     }
     let content = read(asked);
@@ -121,13 +124,23 @@ pub(in crate::api) async fn admit_newcomer(
     Ok(())
 }
 
-/// Whether a request repeats one by which an event was sent: it sends nothing.
-fn was_sent(app: &Server, asked: &Screened<'_>, session: &Session) -> bool {
-    let [room_id, event_type, id] = asked.parameters else { return false };
-    let scope = format!("send/{room_id}/{event_type}");
-    let (state, events) = (app.engine.state(), app.engine.events());
-    let sent = || events.find_transaction(&state, session.session, &scope, id);
-    asked.path.ends_with("/send/{event_type}/{txn_id}") && sent().is_ok_and(|sent| sent.is_some())
+/// Whether a request repeats one by which a message or a redaction was sent: it sends nothing.
+pub(super) fn was_sent(
+    app: &Server,
+    session: &Session,
+    uri: &Uri,
+    parameters: &[Cow<'_, str>],
+) -> bool {
+    let [room_id, of, id] = parameters else { return false };
+    // What is scheduled for later has transactions of its own.
+    let is_at_once = matches!(query_parameter(uri, "org.matrix.msc4140.delay"), Ok(None));
+    let verb = match uri.path().split('/').nth_back(2) {
+        Some(verb @ ("send" | "redact")) if is_at_once => verb,
+        _ => return false,
+    };
+    let (state, scope) = (app.engine.state(), format!("{verb}/{room_id}/{of}"));
+    let sent = app.engine.events().find_transaction(&state, session.session, &scope, id);
+    sent.is_ok_and(|sent| sent.is_some())
 }
 
 /// Whether a registration only asks what is to be proven: it cannot succeed yet, and has no name.

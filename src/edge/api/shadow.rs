@@ -19,7 +19,7 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::server::Server;
+use super::{screening::was_sent, server::Server};
 use crate::http::{Instead, Reply, Shadow, Shadowable, query_parameter};
 use logcabin_record::Offset;
 
@@ -38,6 +38,8 @@ pub(super) fn instead(app: &Server, request: &Shadowable<'_>) -> Option<Instead>
         }
         // The ordinary refusal comes.
         _ if is_of_room_of_others(app, request) => return None,
+        // Before the user was shadow-banned: the answer is the same.
+        Shadow::Event if was_sent(app, request.session, request.uri, request.args) => return None,
         Shadow::Nothing => json!({}),
         Shadow::Delayed => json!({ "delay_id": invented(app, request) }),
         Shadow::Event | Shadow::State => match is_delayed(request) {

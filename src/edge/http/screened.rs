@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, Uri};
 
 use super::{
-    ApiError, App, CallerIdentity, Instead, Reply, Shadowable,
+    ApiError, App, CallerIdentity, Instead, Reply, Shadow, Shadowable,
     table::{AnswerFuture, Route},
 };
 use logcabin_config::HookPoint;
@@ -38,8 +38,16 @@ pub enum Admission {
 /// A request that the checks look at.
 pub(super) struct Screening {
     verdict: BoxFuture<'static, Result<Admission, ApiError>>,
-    /// The answer to a request that only seems to be done, if that is possible.
-    seeming: Box<dyn FnOnce() -> Option<Reply> + Send>,
+    /// What becomes of the request if it is only to seem to be done.
+    seeming: Box<dyn FnOnce() -> Seeming + Send>,
+}
+
+enum Seeming {
+    Answered(Reply),
+    /// It is going to be refused anyway.
+    Usual,
+    /// What is asked for cannot only seem to be done.
+    Refused,
 }
 
 /// Begins to check a request, if its endpoint is one whose requests are checked.
@@ -63,10 +71,13 @@ pub(super) fn begin<'a, A: App>(
     let (uri, body) = (uri.clone(), body.clone());
     let parameters: Vec<_> = parameters.iter().map(|of| of.clone().into_owned().into()).collect();
     let seeming = Box::new(move || {
-        let (session, args) = (session.as_ref()?, &parameters[..]);
-        match app.instead(&Shadowable { how, session, uri: &uri, args, body: &body })? {
-            Instead::Answer(answer) => Some(answer),
-            Instead::Body(_) => None,
+        let Some(session) = session.as_ref() else { return Seeming::Refused };
+        let args = &parameters[..];
+        let instead = app.instead(&Shadowable { how, session, uri: &uri, args, body: &body });
+        match (how, instead) {
+            (_, Some(Instead::Answer(answer))) => Seeming::Answered(answer),
+            (Shadow::Done | Shadow::Alone | Shadow::Silently, _) | (_, Some(_)) => Seeming::Refused,
+            (_, None) => Seeming::Usual,
         }
     });
     Some(Screening { verdict, seeming })
@@ -82,9 +93,11 @@ pub(super) fn after(
     Ok(Box::pin(async move {
         match verdict.await? {
             Admission::Admitted => answer.await,
-            Admission::Shadowed => {
-                seeming().ok_or_else(|| ApiError::forbidden("This server does not allow this."))
-            }
+            Admission::Shadowed => match seeming() {
+                Seeming::Answered(reply) => Ok(reply),
+                Seeming::Usual => answer.await,
+                Seeming::Refused => Err(ApiError::forbidden("This server does not allow this.")),
+            },
         }
     }))
 }

@@ -108,7 +108,11 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         )
         .on(
             send::redact,
-            limited(Class::Messages).suspended().body_optional().shadowed(Shadow::Event),
+            limited(Class::Messages)
+                .suspended()
+                .body_optional()
+                .screened(HookPoint::Message)
+                .shadowed(Shadow::Event),
         )
         .on(
             send::message_without_transaction,
@@ -120,7 +124,11 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         )
         .on(
             send::redact_without_transaction,
-            limited(Class::Messages).suspended().body_optional().shadowed(Shadow::Event),
+            limited(Class::Messages)
+                .suspended()
+                .body_optional()
+                .screened(HookPoint::Message)
+                .shadowed(Shadow::Event),
         )
         .on(
             delayed::put,

@@ -80,7 +80,7 @@ impl RemoveReport {
     }
 
     /// The notice to the reporter, if there is to be one.
-    fn notice(
+    pub(super) fn notice(
         &self,
         context: &ActContext,
         reporter: &UserId,

@@ -79,7 +79,7 @@ impl Act for RemoveReports {
 }
 
 impl RemoveReports {
-    /// What is done for each report that is open: every reporter is told once.
+    /// What is done for each report: all have to be open, and every reporter is told once.
     fn each(&self, context: &ActContext) -> Result<Vec<RemoveReport>, ActError> {
         if self.reports.is_empty() || self.reports.len() > REPORTS {
             return Err(ActError::Invalid(format!("Name one to {REPORTS} reports.")));
@@ -92,8 +92,11 @@ impl RemoveReports {
                 continue;
             }
             let report = context.engine.state().reports.get(id).ok_or(ActError::NoReport(id))?;
-            let tell = self.tell.clone().filter(|_| told.insert(report.reporter));
-            all.push(RemoveReport { id, tell });
+            let tell = self.tell.clone().filter(|_| told.insert(report.reporter.clone()));
+            let remove = RemoveReport { id, tell };
+            // Before any of them is closed.
+            remove.notice(context, &report.reporter)?;
+            all.push(remove);
         }
         Ok(all)
     }

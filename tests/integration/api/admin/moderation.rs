@@ -215,6 +215,8 @@ async fn several_reports_are_closed_at_once_and_each_reporter_is_told_once() {
     close(&[]).await.refused(400, "M_INVALID_PARAM");
     close(&["x".to_owned()]).await.refused(400, "M_INVALID_PARAM");
     close(&[ids[0].clone(), "999999".to_owned()]).await.refused(404, "M_NOT_FOUND");
+    let long = json!({ "reports": ids, "tell": "x".repeat(5000) });
+    act(&admin, "remove-reports", json!({ "act": long })).await.refused(400, "M_INVALID_PARAM");
     assert_eq!(list().await["total"], 4);
     let said = close(&[ids[0].clone(), ids[1].clone(), ids[0].clone()]).await.ok();
     assert_eq!(said["result"]["closed"].as_array().map(Vec::len), Some(2), "{said}");
