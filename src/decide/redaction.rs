@@ -6,14 +6,13 @@ use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
     OwnedUserId, UserId, events::TimelineEventType, state_res::events::RoomPowerLevelsIntField,
 };
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     Commit, Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, moderation::in_the_name_of,
     send::SendEvent,
 };
-use logcabin_read::events::{StoredEvent, to_raw};
+use logcabin_read::events::StoredEvent;
 use logcabin_record::{
     Offset, Stream,
     command::{RoomRedactSender, UserRedact, UserRedactFinish},
@@ -107,8 +106,11 @@ impl RedactedStay {
         if event.event_type != TimelineEventType::RoomMember {
             return Ok(None);
         }
-        let removal: Removal = event.content_as().unwrap_or_default();
-        match removal.target(event.state_key.as_deref(), &event.sender) {
+        // Other members may have numbers that canonical JSON does not have.
+        let content: Value = event.content_as().unwrap_or_default();
+        let (membership, redacts) = (content["membership"].as_str(), &content[REDACT_EVENTS]);
+        let key = event.state_key.as_deref();
+        match target(key, &event.sender, membership, *redacts == Value::Bool(true)) {
             Some(user_id) => {
                 Self::of(env, &RoomDraft::of(Arc::clone(room)), user_id, &event.sender)
             }
@@ -135,25 +137,16 @@ impl RedactedStay {
     }
 }
 
-/// What an event has to say to redact what its user sent.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Removal {
-    membership: Option<Value>,
-    #[serde(rename = "org.matrix.msc4293.redact_events")]
-    redact_events: Option<Value>,
-}
-
-impl Removal {
-    /// Who is kicked or banned by a member event, if it redacts.
-    fn target<'k>(self, state_key: Option<&'k str>, sender: &UserId) -> Option<&'k UserId> {
-        let user_id = <&UserId>::try_from(state_key?).ok()?;
-        let membership = self.membership.as_ref().and_then(Value::as_str);
-        (user_id != sender
-            && matches!(membership, Some("leave" | "ban"))
-            && self.redact_events == Some(Value::Bool(true)))
-        .then_some(user_id)
-    }
+/// Who is kicked or banned by a member event, if it redacts. Each value is that of the event.
+fn target<'k>(
+    state_key: Option<&'k str>,
+    sender: &UserId,
+    membership: Option<&str>,
+    redacts: bool,
+) -> Option<&'k UserId> {
+    let user_id = <&UserId>::try_from(state_key?).ok()?;
+    let is_removal = user_id != sender && matches!(membership, Some("leave" | "ban"));
+    (is_removal && redacts).then_some(user_id)
 }
 
 impl Commit<'_> {
@@ -162,15 +155,13 @@ impl Commit<'_> {
         &mut self,
         new: &NewEvent,
     ) -> Result<Option<RedactedStay>, Refusal> {
-        if new.event_type != TimelineEventType::RoomMember
-            || !new.content.contains_key(REDACT_EVENTS)
-        {
+        if new.event_type != TimelineEventType::RoomMember {
             return Ok(None);
         }
-        let removal: Removal = serde_json::from_str(to_raw(&new.content).get()).unwrap_or_default();
-        let Some(user_id) = removal.target(new.state_key.as_deref(), &new.sender) else {
-            return Ok(None);
-        };
+        let membership = new.content.get("membership").and_then(CanonicalJsonValue::as_str);
+        let redacts = new.content.get(REDACT_EVENTS) == Some(&CanonicalJsonValue::Bool(true));
+        let user_id = target(new.state_key.as_deref(), &new.sender, membership, redacts);
+        let Some(user_id) = user_id else { return Ok(None) };
         let env = self.env;
         RedactedStay::of(env, self.draft()?, user_id, &new.sender)
     }

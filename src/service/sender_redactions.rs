@@ -99,7 +99,7 @@ impl Walk<'_> {
             let Some(last) = events.last() else { break };
             until = last.prev();
             self.pass(events, |event| event).await?;
-            if self.is_outdated() {
+            if self.is_outdated(begun) {
                 return Ok(false);
             }
         }
@@ -116,7 +116,7 @@ impl Walk<'_> {
                 }
                 number += u32::try_from(events.len()).unwrap_or(u32::MAX);
                 self.pass(events, |_| gap).await?;
-                if self.is_outdated() {
+                if self.is_outdated(begun) {
                     return Ok(false);
                 }
             }
@@ -124,9 +124,9 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    fn is_outdated(&self) -> bool {
-        let pending = self.engine.state().sender_redactions.in_room(&self.room.id);
-        pending.keys().any(|because| !self.pending.contains_key(because))
+    /// Whether something else is to be redacted than what had begun by then.
+    fn is_outdated(&self, begun: Offset) -> bool {
+        self.engine.state().sender_redactions.has_since(&self.room.id, begun)
     }
 
     /// Redacts those of these events that are to be. Each has a position in the room.

@@ -12,10 +12,10 @@ use logcabin_record::{Offset, command::RoomRedactSender};
 /// By their rooms and ids.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SenderRedactions(
-    #[serde(with = "serializers::locked")] RwLock<BTreeMap<Key, SenderRedaction>>,
+    #[serde(with = "serializers::locked")] RwLock<BTreeMap<OwnedRoomId, Pending>>,
 );
 
-type Key = (OwnedRoomId, OwnedEventId);
+type Pending = BTreeMap<OwnedEventId, SenderRedaction>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SenderRedaction {
@@ -32,35 +32,43 @@ pub struct SenderRedaction {
 impl SenderRedactions {
     /// The rooms in which something is left to be redacted.
     pub fn rooms(&self) -> Vec<OwnedRoomId> {
-        let mut rooms: Vec<_> = self.0.read().keys().map(|(room_id, _)| room_id.clone()).collect();
-        rooms.dedup();
-        rooms
+        self.0.read().keys().cloned().collect()
     }
 
     /// What is left to be redacted in a room, by the ids of the kicks and bans.
-    pub fn in_room(&self, room_id: &RoomId) -> BTreeMap<OwnedEventId, SenderRedaction> {
-        let pending = self.0.read();
-        let of_room = pending.iter().filter(|((of, _), _)| of == room_id);
-        of_room.map(|((_, because), redaction)| (because.clone(), redaction.clone())).collect()
+    pub fn in_room(&self, room_id: &RoomId) -> Pending {
+        self.0.read().get(room_id).cloned().unwrap_or_default()
+    }
+
+    /// Whether something is left in a room that began after a record.
+    pub fn has_since(&self, room_id: &RoomId, offset: Offset) -> bool {
+        let all = self.0.read();
+        all.get(room_id).is_some_and(|pending| pending.values().any(|of| of.begun > offset))
     }
 
     /// What a kick or ban redacts, until that is done.
     pub fn get(&self, room_id: &RoomId, because: &EventId) -> Option<SenderRedaction> {
-        self.0.read().get(&(room_id.to_owned(), because.to_owned())).cloned()
+        self.0.read().get(room_id)?.get(because).cloned()
     }
 
     pub(super) fn begin(&self, begun: Offset, order: RoomRedactSender) {
         let RoomRedactSender { room_id, because, by, user_id, since, .. } = order;
         let redaction = SenderRedaction { begun, by, user_id, since };
-        self.0.write().insert((room_id, because), redaction);
+        self.0.write().entry(room_id).or_default().insert(because, redaction);
     }
 
-    pub(super) fn end(&self, room_id: OwnedRoomId, because: OwnedEventId) {
-        self.0.write().remove(&(room_id, because));
+    pub(super) fn end(&self, room_id: &RoomId, because: &EventId) {
+        let mut all = self.0.write();
+        if let Some(pending) = all.get_mut(room_id) {
+            pending.remove(because);
+            if pending.is_empty() {
+                all.remove(room_id);
+            }
+        }
     }
 
     pub(super) fn end_room(&self, room_id: &RoomId) {
-        self.0.write().retain(|(of, _), _| of != room_id);
+        self.0.write().remove(room_id);
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {

@@ -11,7 +11,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("rooms", 4, "1669ef5d9ad3d1c6"),
     ("closures", 1, "2f42176b71624772"),
     ("redactions", 1, "837e2a6317f6f874"),
-    ("redactions of senders", 1, "80ee8c959cb177d1"),
+    ("redactions of senders", 1, "b2d4c941c6a0e1a5"),
     ("history purges", 1, "a5acc3e87e16cd3d"),
     ("policy lists", 1, "66f1b42faabe6331"),
     ("notices", 1, "8a7c2faff6c4bd3b"),

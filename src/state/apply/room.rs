@@ -85,7 +85,7 @@ impl Apply for RoomRedactSender {
             state.note_redacted(*event, at);
         }
         if self.complete {
-            state.sender_redactions.end(self.room_id.clone(), self.because);
+            state.sender_redactions.end(&self.room_id, &self.because);
         }
         let wakes = (!redacted.is_empty()).then_some(Effect::WakeRoom(self.room_id));
         Ok(wakes.into_iter().collect())
