@@ -15,7 +15,7 @@ use crate::harness::{Asked, TestServer, User, encode, refused_start};
 const SECRET: &str = "a secret for the hook";
 
 /// A service that refuses what speaks of spam, and notes what is dubious.
-struct Antispam {
+pub(crate) struct Antispam {
     asked: Arc<Mutex<Vec<Value>>>,
     /// How many requests it does not answer.
     fails: Arc<AtomicUsize>,
@@ -46,7 +46,7 @@ fn is_signed(asked: &Asked) -> bool {
 }
 
 impl Antispam {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let (asked, fails) = (Arc::<Mutex<Vec<Value>>>::default(), Arc::<AtomicUsize>::default());
         let (hears, failing) = (Arc::clone(&asked), Arc::clone(&fails));
         let answer = move |asked: Asked| {
@@ -68,7 +68,7 @@ impl Antispam {
         Self { asked, fails, service: Service::start(answer).await, secret }
     }
 
-    async fn server(&self, more: &[(&str, &str)]) -> TestServer {
+    pub(crate) async fn server(&self, more: &[(&str, &str)]) -> TestServer {
         let url = format!("http://{}/ask", self.service.address);
         let secret = self.secret.path().display().to_string();
         let mut settings = vec![
@@ -80,7 +80,7 @@ impl Antispam {
     }
 
     /// The questions at this point so far.
-    fn at(&self, point: &str) -> Vec<Value> {
+    pub(crate) fn at(&self, point: &str) -> Vec<Value> {
         let asked = self.asked.lock().expect("no panic");
         asked.iter().filter(|question| question["hook"] == point).cloned().collect()
     }

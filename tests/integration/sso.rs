@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::administration::user_command;
+use crate::antispam::Antispam;
 use crate::harness::tools::{chromium, judged, node, programs};
 use crate::harness::{TestServer, alone, free_address, skip};
 
@@ -67,11 +68,16 @@ async fn an_administrator_logs_in_to_the_console_with_single_sign_on() {
     let provider = free_address().port();
     let file = knows(directory.path(), provider);
     let settings = [("LOGCABIN_SSO_PROVIDERS", &*file), ("LOGCABIN_CONSOLE_ENABLED", "true")];
-    let server = TestServer::start_with(&settings).await;
+    let hook = Antispam::start().await;
+    let server = hook.server(&settings).await;
     let root = user_command(server.data_dir(), "create root --admin", PASSWORD);
     assert!(root.status.success(), "{root:?}");
     let mut command = Command::new("node");
     command.arg(programs().join("sso_console.mjs")).arg(server.base()).arg(provider.to_string());
     let said = judged("sso_console.mjs", command).await;
     assert!(said.contains("the console was entered"), "sso_console.mjs ended early:\n{said}");
+    // The antispam hook was asked about those who came.
+    let asked: Vec<_> = ["registration", "login"].iter().flat_map(|point| hook.at(point)).collect();
+    let of = |asked: &serde_json::Value| asked["request"]["content"]["provider"] == "live";
+    assert!(asked.iter().any(|asked| asked["hook"] == "login" && of(asked)), "{asked:?}");
 }

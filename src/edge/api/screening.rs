@@ -89,17 +89,17 @@ pub(super) fn screen(
     }))
 }
 
-/// Asks about an account that is made for somebody who comes from another service.
+/// Asks about somebody who comes from another service to log in, or to register.
 ///
 /// # Errors
-/// When it may not be made.
-pub(in crate::api) async fn admit_newcomer(
+/// When they may not.
+pub(in crate::api) async fn admit_by_sso(
     app: &Server,
     client: IpAddr,
+    point: HookPoint,
     user_id: &UserId,
     provider: &str,
 ) -> Result<(), ApiError> {
-    let point = HookPoint::Registration;
     if !app.screening.concerns(point) {
         return Ok(());
     }

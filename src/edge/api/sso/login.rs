@@ -36,12 +36,13 @@ use crate::{
             page::{AnyBrowser, Page, literal},
         },
         oauth,
-        screening::admit_newcomer,
+        screening::admit_by_sso,
         server::Server,
     },
     http::{ApiError, Cx, ErrorCode, Json, LoginRefusal, Reply, endpoint, refused_login},
 };
 use logcabin_base::clock::random_token;
+use logcabin_config::HookPoint;
 use logcabin_decide::{
     account::{MetRequirements, Register, Wait},
     sso::{LinkSso, RegisterLinked, VerifiedAddress},
@@ -181,7 +182,10 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
     let known = app.engine.state().accounts.linked(provider.id(), &person.subject);
     match trip.errand {
         errand @ (SsoPurpose::Login { .. } | SsoPurpose::Browser { .. }) => match known {
-            Some(user_id) => arrived(cx, headers, provider.id(), user_id, errand).await,
+            Some(user_id) => {
+                admit_by_sso(app, cx.client, HookPoint::Login, &user_id, provider.id()).await?;
+                arrived(cx, headers, provider.id(), user_id, errand).await
+            }
             None => newcomer(cx, headers, provider, person, errand).await,
         },
         SsoPurpose::Link { user_id } => match known {
@@ -235,6 +239,7 @@ async fn newcomer(
         && let Some(user_id) = wanted.and_then(|name| named_user(&app.engine, name))
         && app.engine.state().accounts.contains(&user_id)
     {
+        admit_by_sso(app, cx.client, HookPoint::Login, &user_id, provider.id()).await?;
         let user_id = link_to(cx, provider.id(), &person.subject, user_id).await?;
         return arrived(cx, headers, provider.id(), user_id, errand).await;
     }
@@ -261,7 +266,7 @@ async fn register(
     person: Person,
     user_id: OwnedUserId,
 ) -> Result<OwnedUserId, ApiError> {
-    admit_newcomer(&cx.app, cx.client, &user_id, provider).await?;
+    admit_by_sso(&cx.app, cx.client, HookPoint::Registration, &user_id, provider).await?;
     let Person { subject, display_name, email, .. } = person;
     // An invalid address does not prevent an account.
     let email = email.and_then(|email| threepid::email(&email).ok());
@@ -334,6 +339,7 @@ pub(super) async fn choose_account(
             let claim = Claim::by_name(&app.engine, &user);
             let (user_id, _) =
                 verified(&app.engine, &app.auth.passwords, cx.client, claim, password).await?;
+            admit_by_sso(app, cx.client, HookPoint::Login, &user_id, &provider).await?;
             link_to(&cx, &provider, &subject, user_id).await?
         }
         _ => return Err(ApiError::forbidden("This is not a choice here.")),
