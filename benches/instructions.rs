@@ -38,9 +38,15 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use logcabin::{notifications::Judge, state::State, view::filter::EventFilter};
+use logcabin::{
+    notifications::Judge,
+    policy_lists::{ProposedRule, RuleSet, Subject},
+    state::State,
+    view::filter::EventFilter,
+};
 
-use ruma::UserId;
+use ruma::{UserId, server_name, user_id as literal_user_id};
+use serde_json::{json, value::to_raw_value};
 
 use common::{Server, page, read_send, sync_since, text, user_id};
 
@@ -54,7 +60,7 @@ const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions
 /// A path: its name, how many operations are counted, and what does that many.
 type Counted = (&'static str, u64, fn(u64));
 
-const PATHS: [Counted; 11] = [
+const PATHS: [Counted; 14] = [
     ("read a request to send", 50, read_a_send),
     ("send: decide, append, apply", 50, send),
     ("apply a message", 200, apply),
@@ -66,6 +72,9 @@ const PATHS: [Counted; 11] = [
     ("push rules, new event, one member", 50, judge_new),
     ("push rules, the same event, next member", 50, judge_next),
     ("filter, one event", 200, filter),
+    ("policy rules, one user, no rule", 200, |operations| look_up_user(operations, 0)),
+    ("policy rules, one user, 10 rules", 200, |operations| look_up_user(operations, 10)),
+    ("policy rules, one user, 1,000 rules", 200, |operations| look_up_user(operations, 1000)),
 ];
 
 /// Everything that is counted happens in here: callgrind is told its name.
@@ -321,5 +330,29 @@ fn filter(operations: u64) {
     let event = server.engine.events().get(at).expect("the log is read").expect("a message");
     for _ in 0..operations {
         counted_path(&mut || assert!(filter.matches(&room, &event, at), "it is wanted"));
+    }
+}
+
+/// Looks a user up who is in no rule: all rules are in the way.
+fn look_up_user(operations: u64, rules: u64) {
+    let rule = |number: u64| {
+        let entity = match number % 3 {
+            0 => format!("@spam{number}:evil{number}.example"),
+            1 => format!("@spam{number}*:*"),
+            _ => format!("*:evil{number}.example"),
+        };
+        let content = json!({ "entity": entity, "recommendation": "m.ban", "reason": "spam" });
+        ProposedRule {
+            event_type: "m.policy.rule.user".to_owned(),
+            content: Some(to_raw_value(&content).expect("JSON")),
+        }
+    };
+    let (set, wrong) = RuleSet::of(&(0..rules).map(rule).collect::<Vec<_>>());
+    assert!(wrong.is_empty(), "all rules can be understood");
+    let (own, user) = (server_name!("test"), literal_user_id!("@ann:elsewhere.example"));
+    let mut find = || assert!(set.find(own, black_box(Subject::of_user(user))).is_none(), "free");
+    find();
+    for _ in 0..operations {
+        counted_path(&mut find);
     }
 }

@@ -44,7 +44,7 @@ pub use logcabin_state as state;
 pub use logcabin_base::{clock, glob, limits, rate, text, work};
 pub use logcabin_cli::telemetry;
 pub use logcabin_ops::{admin, backup, export, history, proof, restore, socket, source};
-pub use logcabin_read::{events, notifications, sync, view};
+pub use logcabin_read::{events, notifications, policy_lists, sync, view};
 pub use logcabin_record::address as threepid;
 pub use logcabin_service::erasure;
 pub use logcabin_snapshot::shutdown_digest;
