@@ -395,8 +395,9 @@ impl World {
                 profile_tag: Some(name("tag")),
                 lang: "en".to_owned(),
                 data: [("url".to_owned(), url)].into_iter().collect(),
+                disabled: false,
             };
-            self.propose(SetPusher { pusher, append: true }).await;
+            self.propose(SetPusher { pusher, append: true, keep_device: false }).await;
             if !stays {
                 let (user_id, because) = (user(), PusherEnd::Asked);
                 assert!(self.propose(RemovePusher { user_id, ids, because }).await);

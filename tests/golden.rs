@@ -588,8 +588,9 @@ async fn fill(engine: &Engine) {
         profile_tag: Some("tag".to_owned()),
         lang: "en".to_owned(),
         data: [("url".to_owned(), url)].into_iter().collect(),
+        disabled: false,
     };
-    propose!(SetPusher { pusher, append: false });
+    propose!(SetPusher { pusher, append: false, keep_device: false });
     let first = engine.state().pushers.of_user(&ann)[0].since;
     let mail = PusherMail { user_id: ann.clone(), pusher: first, up_to: first, in_a_row: 1 };
     assert!(propose!(NoteMailed(mail)));

@@ -241,6 +241,8 @@ pub struct SetFullyRead {
     pub room_id: OwnedRoomId,
     pub user_id: OwnedUserId,
     pub event_id: OwnedEventId,
+    /// Whether it may move to an earlier event (MSC4446).
+    pub allow_backward: bool,
 }
 
 impl Proposal for SetFullyRead {
@@ -250,7 +252,8 @@ impl Proposal for SetFullyRead {
         Stream::user(&self.user_id)
     }
 
-    /// As with receipts, a marker that is there already, or further on, stays.
+    /// As with receipts, a marker that is there already, or further on, stays, unless it may move
+    /// backward.
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         #[derive(Deserialize)]
         struct Content {
@@ -271,7 +274,8 @@ impl Proposal for SetFullyRead {
             && let Some(Command::AccountDataSet(before)) = env.events.command(offset)?
             && let Ok(before) = serde_json::from_str::<Content>(before.content.get())
             && let Some(before) = env.events.find(&env.state, &before.event_id)?
-            && before.offset >= event.offset
+            && (before.offset == event.offset
+                || before.offset > event.offset && !self.allow_backward)
         {
             return Ok(());
         }

@@ -18,6 +18,9 @@ pub struct SetPusher {
     pub pusher: PusherSet,
     /// Whether other users keep their pushers with the same ids.
     pub append: bool,
+    /// Whether the user's pusher with these ids stays that of the device that set it: another one
+    /// only turns it on or off (MSC3881).
+    pub keep_device: bool,
 }
 
 impl Proposal for SetPusher {
@@ -62,9 +65,13 @@ impl Proposal for SetPusher {
                 remove(commit, &other.body.user_id, ids, PusherEnd::Moved);
             }
         }
+        let mut pusher = self.pusher.clone();
+        if let Some(own) = own.first().filter(|_| self.keep_device) {
+            pusher.device_id.clone_from(&own.body.device_id);
+        }
         // Clients set their pushers at each start.
-        if own.iter().all(|own| own.body != self.pusher) {
-            commit.append(self.stream(), self.pusher.clone());
+        if own.iter().all(|own| own.body != pusher) {
+            commit.append(self.stream(), pusher);
         }
         Ok(())
     }

@@ -83,6 +83,14 @@ impl Redact {
     }
 }
 
+/// Whether a user may see what was redacted in a room (MSC2815): somebody in it who may redact
+/// events of others.
+pub fn may_see_redacted(env: &Env, room: &Arc<Room>, user_id: &UserId) -> Result<bool, Refusal> {
+    let draft = RoomDraft::of(Arc::clone(room));
+    Ok(draft.membership(env, user_id)? == Some(Membership::Join)
+        && draft.powers(env)?.may_redact_others(user_id))
+}
+
 /// What says in a kick or a ban that the user's events are redacted, by the present name of
 /// MSC4293.
 pub(crate) const REDACT_EVENTS: &str = "org.matrix.msc4293.redact_events";

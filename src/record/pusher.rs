@@ -60,6 +60,9 @@ pub struct PusherSet {
     pub lang: String,
     /// The app's data for the gateway, with the gateway's `url` and the `format` of notifications.
     pub data: Map<String, Value>,
+    /// Whether it does not notify until it is enabled (MSC3881).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
 }
 
 impl Content for PusherSet {

@@ -26,6 +26,7 @@ pub mod policy_lists;
 pub mod presence;
 pub mod public_rooms;
 pub mod redactions;
+pub mod related_redactions;
 pub mod remote_names;
 pub mod rendezvous;
 pub mod requester;

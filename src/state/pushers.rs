@@ -35,6 +35,11 @@ impl Pusher {
         self.body.kind == PusherKind::Email
     }
 
+    /// Whether it sends requests to a gateway.
+    pub fn is_at_gateway(&self) -> bool {
+        !self.is_mail() && !self.body.disabled
+    }
+
     /// The record after which events are to be mailed.
     pub fn mailed_up_to(&self) -> Offset {
         self.mailed.map_or(self.since, |mailed| mailed.up_to.max(self.since))
@@ -266,6 +271,7 @@ mod tests {
             profile_tag: None,
             lang: "en".to_owned(),
             data: Map::new(),
+            disabled: false,
         }
     }
 

@@ -85,6 +85,9 @@ pub const OUTBOUND_ADDRESSES: usize = 4;
 pub const REDACTED_BY_A_RECORD: usize = 256;
 pub const REDACTING_ROOMS: usize = 64;
 
+/// With an event that a user redacts, at most this many are redacted that relate to it.
+pub const RELATED_REDACTED: usize = 1000;
+
 /// What a user sent is redacted this many events at a time. At the end, this many are named that
 /// could not be redacted. While the log takes no writes, it is tried again after these pauses, and
 /// from then on after the last of them.

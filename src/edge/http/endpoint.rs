@@ -233,6 +233,32 @@ where
     }
 }
 
+/// A request with members of the body that its type lacks: those of proposals.
+pub struct Extended<R, T> {
+    pub(crate) request: R,
+    pub(crate) more: T,
+}
+
+impl<R, T> Endpoint for Extended<R, T>
+where
+    R: IncomingRequest + Send + 'static,
+    R::Authentication: Gate,
+    T: DeserializeOwned + Send + 'static,
+{
+    type Gate = R::Authentication;
+    const METHOD: Method = R::METHOD;
+    const MARKED: bool = R::RATE_LIMITED;
+
+    fn paths() -> Vec<&'static str> {
+        <R as Endpoint>::paths()
+    }
+
+    fn read(received: Received<'_>) -> Result<Self, ApiError> {
+        let more = decode::body(received.body)?;
+        Ok(Self { request: R::read(received)?, more })
+    }
+}
+
 /// Makes the type of an endpoint's requests: its method and paths (the newest last), what is known
 /// of the caller, and where each field is read from, by the names of [`Received`]'s methods.
 ///

@@ -89,6 +89,11 @@ pub enum ErrorCode {
         soft_logout: bool,
     },
     Unrecognized,
+    /// MSC2815.
+    UnredactedContentDeleted {
+        /// How long the content of redacted events is kept.
+        kept: Option<Duration>,
+    },
     UnsupportedRoomVersion,
     UrlNotSet,
     /// MSC3866.
@@ -177,6 +182,9 @@ impl ErrorCode {
             Self::UnknownPos => ("M_UNKNOWN_POS", BAD_REQUEST),
             Self::UnknownToken { .. } => ("M_UNKNOWN_TOKEN", UNAUTHORIZED),
             Self::Unrecognized => ("M_UNRECOGNIZED", StatusCode::NOT_FOUND),
+            Self::UnredactedContentDeleted { .. } => {
+                ("FI.MAU.MSC2815_UNREDACTED_CONTENT_DELETED", StatusCode::NOT_FOUND)
+            }
             Self::UnsupportedRoomVersion => ("M_UNSUPPORTED_ROOM_VERSION", BAD_REQUEST),
             Self::UrlNotSet => ("M_URL_NOT_SET", BAD_REQUEST),
             Self::UserAwaitingApproval => ("ORG.MATRIX.MSC3866_USER_AWAITING_APPROVAL", FORBIDDEN),
@@ -216,6 +224,10 @@ impl ErrorCode {
             }
             Self::UnknownToken { soft_logout } => {
                 body.insert("soft_logout".to_owned(), json!(soft_logout));
+            }
+            Self::UnredactedContentDeleted { kept: Some(kept) } => {
+                let kept = json!(millis(*kept));
+                body.insert("fi.mau.msc2815.content_keep_ms".to_owned(), kept);
             }
             Self::UserAwaitingApproval => {
                 // Clients tell people whether to watch for a mail, which not everybody gets.

@@ -79,7 +79,7 @@ pub use self::{
     class::Class,
     decode::{body as read_body, json_error, query as read_query},
     edge::Edge,
-    endpoint::{AsOfRequest, Body, Download, Endpoint, Json, Received, Upload, endpoint},
+    endpoint::{AsOfRequest, Body, Download, Endpoint, Extended, Json, Received, Upload, endpoint},
     error::{ApiError, AuthRequired, ErrorCode, ErrorRenderer},
     incoming::Incoming,
     objects::{JsonPath, check as check_objects},

@@ -382,7 +382,9 @@ impl Mails {
         let Some(pusher) = state.pushers.get(since) else { return MailOutcome::Gone };
         let at = self.engine.head().offset();
         let user_id = &pusher.body.user_id;
-        if state.accounts.standing(user_id).is_none_or(|standing| standing.locked) {
+        if state.accounts.standing(user_id).is_none_or(|standing| standing.locked)
+            || pusher.body.disabled
+        {
             return MailOutcome::Done(at);
         }
         let (this, looking) = (Arc::clone(self), Arc::clone(&pusher));

@@ -256,7 +256,7 @@ impl Pushers {
         let told = state.pushers.told().unwrap_or_default();
         let behind: HashMap<_, _> = told.behind.into_iter().collect();
         let all = state.pushers.all().into_iter();
-        let first = all.filter(|pusher| !pusher.is_mail()).map(|pusher| {
+        let first = all.filter(|pusher| pusher.is_at_gateway()).map(|pusher| {
             let told = behind.get(&pusher.since).copied().unwrap_or(told.done);
             told.max(pusher.since)
         });
@@ -346,12 +346,14 @@ impl Pushers {
                 .is_some_and(|outcome| outcome.notify)
             {
                 for pusher in state.pushers.of_user(&user_id) {
-                    if pusher.is_mail() {
-                        if let Some(mails) = &self.mails {
-                            mails.add(&pusher, item.offset, item.time_ms);
+                    if pusher.is_at_gateway() {
+                        if follower.has_to_tell(&pusher, item.offset) {
+                            self.queue(&pusher, item);
                         }
-                    } else if follower.has_to_tell(&pusher, item.offset) {
-                        self.queue(&pusher, item);
+                    } else if pusher.is_mail()
+                        && let Some(mails) = &self.mails
+                    {
+                        mails.add(&pusher, item.offset, item.time_ms);
                     }
                 }
             }
@@ -372,7 +374,7 @@ impl Pushers {
             return;
         }
         let mut pushers = state.pushers.of_user(user_id);
-        pushers.retain(|pusher| !pusher.is_mail());
+        pushers.retain(|pusher| pusher.is_at_gateway());
         let news = {
             let queues = self.queues.lock();
             // It cannot be less than zero.
@@ -392,7 +394,7 @@ impl Pushers {
         let due = follower.counts_due.extract_if(|_, (due, _)| *due <= now).collect::<Vec<_>>();
         for (user_id, (_, item)) in due {
             let pushers = self.engine.state().pushers.of_user(&user_id).into_iter();
-            for pusher in pushers.filter(|pusher| !pusher.is_mail()) {
+            for pusher in pushers.filter(|pusher| pusher.is_at_gateway()) {
                 self.queue(&pusher, item);
             }
         }
@@ -575,12 +577,20 @@ impl Pushers {
     ) -> Result<Option<(serde_json::Value, u64)>, ReadError> {
         let (state, events) = (self.engine.state(), self.engine.events());
         let user_id = &*pusher.body.user_id;
-        if state.accounts.standing(user_id).is_none_or(|standing| standing.locked) {
+        if state.accounts.standing(user_id).is_none_or(|standing| standing.locked)
+            || pusher.body.disabled
+        {
             return Ok(None);
         }
         let now = self.engine.head().offset().min(state.applied());
-        let unread = || self.unread.of_user(&state, events, user_id, now);
+        let unread = || match notification::is_without_counts(pusher) {
+            true => Ok(0),
+            false => self.unread.of_user(&state, events, user_id, now),
+        };
         if item.what == Subject::Count {
+            if notification::is_without_counts(pusher) {
+                return Ok(None);
+            }
             let unread = unread()?;
             let before = self.queues.lock().unread(pusher.since);
             let is_news = before.is_none_or(|before| unread < before);

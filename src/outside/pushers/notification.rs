@@ -22,6 +22,12 @@ pub(super) struct NotifiedEvent<'a> {
     pub(super) is_target: bool,
 }
 
+/// Whether the app counts for itself what is unread (MSC4076).
+pub(super) fn is_without_counts(pusher: &Pusher) -> bool {
+    let names = ["disable_badge_count", "org.matrix.msc4076.disable_badge_count"];
+    names.iter().any(|name| pusher.body.data.get(*name) == Some(&Value::Bool(true)))
+}
+
 /// The body of the request: about an event, or only the count.
 pub(super) fn body(pusher: &Pusher, about: Option<&NotifiedEvent<'_>>, unread: u64) -> Value {
     let mut data = pusher.body.data.clone();
@@ -39,7 +45,10 @@ pub(super) fn body(pusher: &Pusher, about: Option<&NotifiedEvent<'_>>, unread: u
     if unread > 0 || about.is_none() {
         counts.insert("unread".to_owned(), unread.into());
     }
-    let mut notification = json!({ "counts": counts, "prio": priority(about, &tweaks) });
+    let mut notification = json!({ "prio": priority(about, &tweaks) });
+    if !is_without_counts(pusher) {
+        notification["counts"] = counts.into();
+    }
     if let Some(about) = about {
         let event = about.event;
         notification["event_id"] = event.event_id.as_str().into();
@@ -118,6 +127,7 @@ mod tests {
             profile_tag: None,
             lang: "en".to_owned(),
             data,
+            disabled: false,
         };
         Pusher { since: Offset::new(1), set_ms: 5_999, body, mailed: None }
     }
@@ -191,6 +201,18 @@ mod tests {
         assert_eq!(prio("m.room.message", quiet.clone()), "low");
         assert_eq!(prio("m.room.encrypted", quiet), "high");
         assert_eq!(prio("m.room.message", json!(["notify", { "set_tweak": "highlight" }])), "high");
+    }
+
+    #[test]
+    fn an_app_that_counts_for_itself_gets_no_counts() {
+        for name in ["disable_badge_count", "org.matrix.msc4076.disable_badge_count"] {
+            let pusher = pusher(json!({ "url": "https://push.test/x", name: true }));
+            let told = told(&pusher, "m.room.message", json!(["notify"]), 7);
+            assert!(told.get("counts").is_none(), "{told}");
+        }
+        let pusher = pusher(json!({ "url": "https://push.test/x", "disable_badge_count": false }));
+        let told = told(&pusher, "m.room.message", json!(["notify"]), 7);
+        assert_eq!(told["counts"], json!({ "unread": 7 }));
     }
 
     #[test]

@@ -43,13 +43,16 @@ pub struct EventForm {
     /// Whether the client format includes bundled aggregations (client-server API, "Aggregations of
     /// child events").
     pub bundled: bool,
+    /// Whether redacted events are shown as they were sent, as far as they are kept (MSC2815).
+    pub unredacted: bool,
     /// The requested fields; `None` for all.
     pub fields: Option<Arc<Fields>>,
 }
 
 impl EventForm {
     /// For endpoints that return single events or pages of history.
-    pub const FULL: Self = Self { federation: false, room_id: true, bundled: true, fields: None };
+    pub const FULL: Self =
+        Self { federation: false, room_id: true, bundled: true, unredacted: false, fields: None };
     /// For endpoints that return a room's state, and for `/sync`.
     pub const STATE: Self = Self { bundled: false, ..Self::FULL };
     /// For parts of a response that name the room themselves.

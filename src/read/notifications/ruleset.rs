@@ -22,6 +22,9 @@ use logcabin_base::limits;
 pub(super) const WITHOUT_MENTIONS: [&str; 3] =
     [".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"];
 
+/// The rule that pushes all encrypted events.
+const ENCRYPTED: &str = ".org.matrix.msc4028.encrypted_event";
+
 /// The type of the account data that holds push rules.
 pub const EVENT_TYPE: &str = "m.push_rules";
 
@@ -49,11 +52,18 @@ pub fn defaults(user_id: &UserId) -> Ruleset {
             ConditionalPushRuleInit { actions, default: true, enabled: true, rule_id, conditions };
         ConditionalPushRule::from(init)
     };
-    // ruma lacks the rules that `m.mentions` replaced, but many clients still do not send it.
-    let [display_name, roomnotif, user_name] = WITHOUT_MENTIONS;
     let after = |rules: &Ruleset, rule_id: &str| {
         rules.override_.get_index_of(rule_id).map_or(rules.override_.len(), |index| index + 1)
     };
+    // Clients that decrypt what is pushed turn this on (MSC4028).
+    let place = after(&rules, ".m.rule.master");
+    let conditions =
+        json!([{ "kind": "event_match", "key": "type", "pattern": "m.room.encrypted" }]);
+    let mut encrypted = conditional(ENCRYPTED, conditions, vec![Action::Notify]);
+    encrypted.enabled = false;
+    rules.override_.shift_insert(place, encrypted);
+    // ruma lacks the rules that `m.mentions` replaced, but many clients still do not send it.
+    let [display_name, roomnotif, user_name] = WITHOUT_MENTIONS;
     let place = after(&rules, ".m.rule.is_user_mention");
     let conditions = json!([{ "kind": "contains_display_name" }]);
     rules.override_.shift_insert(place, conditional(display_name, conditions, highlight(true)));

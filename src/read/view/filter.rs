@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use crate::events::{EventForm, Fields, StoredEvent};
 use logcabin_base::{json_error::describe, limits};
 use logcabin_record::Offset;
-use logcabin_state::Room;
+use logcabin_state::{RelatesTo, Room};
 
 /// Text that is not a filter.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +77,12 @@ pub struct EventFilter {
     /// Only events with a related event of one of these relation types (MSC3440).
     #[serde(alias = "io.element.relation_types", deserialize_with = "few")]
     related_by_rel_types: Option<HashSet<String>>,
+    /// Only events that relate to another by one of these types (MSC3874).
+    #[serde(rename = "org.matrix.msc3874.rel_types", deserialize_with = "few")]
+    rel_types: Option<HashSet<String>>,
+    /// Only events that relate to no other by one of these types (MSC3874).
+    #[serde(rename = "org.matrix.msc3874.not_rel_types", deserialize_with = "few")]
+    not_rel_types: Option<HashSet<String>>,
     /// The requested number of events, if given. The caller limits it.
     pub limit: Option<u64>,
     /// Whether to include only member events of the senders of returned events.
@@ -170,6 +176,7 @@ impl EventFilter {
         self.wants(&event.event_type.to_string(), Some(&event.sender))
             && self.rooms.includes(&event.room_id)
             && self.contains_url.is_none_or(|wanted| has_url(room, event, at) == wanted)
+            && self.wants_relation(room, event, at)
             && self.wants_related(room, event.offset, at)
     }
 
@@ -206,6 +213,19 @@ impl EventFilter {
         self.rooms.includes(room_id)
     }
 
+    /// Whether the event itself relates to another as requested.
+    fn wants_relation(&self, room: &Room, event: &StoredEvent, at: Offset) -> bool {
+        if self.rel_types.is_none() && self.not_rel_types.is_none() {
+            return true;
+        }
+        let is_whole = room.redaction_of(event.offset, at).is_none();
+        let relation = is_whole.then(|| RelatesTo::of(&event.content)).flatten();
+        let is_of = |types: &HashSet<String>| {
+            relation.as_ref().is_some_and(|relation| types.contains(&*relation.rel_type))
+        };
+        self.rel_types.as_ref().is_none_or(is_of) && !self.not_rel_types.as_ref().is_some_and(is_of)
+    }
+
     /// Whether the event at `offset` has a related event as requested. If both senders and types
     /// are given, one related event must match both.
     fn wants_related(&self, room: &Room, offset: Offset, at: Offset) -> bool {
@@ -225,6 +245,8 @@ impl EventFilter {
             && self.contains_url.is_none()
             && self.related_by_senders.is_none()
             && self.related_by_rel_types.is_none()
+            && self.rel_types.is_none()
+            && self.not_rel_types.is_none()
     }
 }
 

@@ -86,10 +86,13 @@ impl<'v> RoomFormatter<'v> {
     ) -> Result<ClientEvent, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let redaction = room.redaction_of(event.offset, at);
-        let mut shown = as_shown(room, EventRef::clone(event), at);
+        let mut shown = match form.unredacted {
+            true => EventRef::clone(event),
+            false => as_shown(room, EventRef::clone(event), at),
+        };
         let is_gone =
             self.view.events.is_over(room, &shown) || self.view.is_erased(room, &shown)?;
-        if redaction.is_none() && is_gone {
+        if (redaction.is_none() || form.unredacted) && is_gone {
             shown = redacted(room, &shown);
         }
         if form.federation {

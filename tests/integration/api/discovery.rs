@@ -153,3 +153,60 @@ async fn the_key_of_a_policy_server_is_told_if_there_is_one() {
         assert_eq!(told, json!({ "public_keys": { "ed25519": key } }));
     }
 }
+
+/// The flags in a section of the chapter on proposals.
+fn flags(section: &str) -> Vec<String> {
+    let chapter = include_str!("../../../docs/proposals.md");
+    let section = chapter.split("\n## ").find(|part| part.starts_with(section));
+    let rows = section.expect("a section").lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| row.split('`').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_chapter_on_proposals_names_what_is_announced_and_what_is_not() {
+    let server = server().await;
+    let told = server.http().request("GET", "/_matrix/client/versions", None, None).await.ok();
+    let told = told["unstable_features"].as_object().expect("an object").clone();
+    let named = flags("Announced");
+    for flag in told.keys() {
+        assert!(named.contains(flag), "{flag} is not in the chapter");
+    }
+    for flag in &named {
+        // Some depend on the configuration.
+        assert!(told.get(flag).is_some_and(Value::is_boolean), "{flag} is not announced");
+    }
+    let absent = flags("Not announced");
+    assert!(!absent.is_empty());
+    for flag in absent {
+        assert!(!told.contains_key(&flag), "{flag} is announced");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_really_absent() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let unstable = "/_matrix/client/unstable";
+    for (method, path) in [
+        ("PUT", "/io.element.msc4306/rooms/!r:x/thread/$e/subscription"),
+        ("GET", "/io.element.msc4308/thread_subscriptions?dir=b"),
+        ("POST", "/org.matrix.msc4194/rooms/!r:x/redact/user/@a:x"),
+        ("POST", "/org.matrix.msc3575/sync"),
+        ("POST", "/com.beeper.hungry/x"),
+    ] {
+        let path = format!("{unstable}{path}");
+        let body = json!({});
+        let answer = ann.http.request(method, &path, Some(&ann.access_token), Some(&body)).await;
+        answer.refused(404, "M_UNRECOGNIZED");
+    }
+    let simplified = format!("{unstable}/org.matrix.simplified_msc3575/sync");
+    let body = json!({ "extensions": {
+        "io.element.msc4308.thread_subscriptions": { "enabled": true },
+        "org.matrix.msc4354.sticky_events": { "enabled": true },
+    } });
+    let token = Some(&*ann.access_token);
+    let answer = ann.http.request("POST", &simplified, token, Some(&body)).await.ok();
+    for name in ["io.element.msc4308.thread_subscriptions", "org.matrix.msc4354.sticky_events"] {
+        assert!(answer["extensions"].get(name).is_none(), "{answer}");
+    }
+}

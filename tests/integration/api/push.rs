@@ -173,6 +173,35 @@ async fn default_rules_can_be_changed_but_not_removed() {
     ann.put(&rule, body).await.refused(400, "M_INVALID_PARAM");
 }
 
+const ENCRYPTED: &str = ".org.matrix.msc4028.encrypted_event";
+
+#[tokio::test]
+async fn whoever_wants_it_is_notified_of_encrypted_events_where_only_mentions_count() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let rule = format!("{RULES}/room/{}", encode(&room_id));
+    bob.put(&rule, json!({ "actions": [] })).await.ok();
+    let secret = json!({ "algorithm": "m.megolm.v1.aes-sha2", "ciphertext": "x" });
+    let unread = async |txn_id: &str| {
+        ann.send(&room_id, "m.room.encrypted", txn_id, &secret).await.ok();
+        let sync = bob.sync(None, 0, None).await;
+        let counts = &sync["rooms"]["join"][&room_id]["unread_notifications"];
+        counts["notification_count"].as_u64().expect("a count")
+    };
+    assert_eq!(unread("1").await, 0);
+    let enabled = format!("{RULES}/override/{ENCRYPTED}/enabled");
+    assert_eq!(bob.get(&enabled).await.ok()["enabled"], false);
+    bob.put(&enabled, json!({ "enabled": true })).await.ok();
+    assert_eq!(unread("2").await, 1);
+    // A muted room stays so.
+    let condition = json!({ "kind": "event_match", "key": "room_id", "pattern": room_id });
+    let muted = json!({ "actions": [], "conditions": [condition] });
+    bob.put(&format!("{RULES}/override/{}", encode(&room_id)), muted).await.ok();
+    assert_eq!(unread("3").await, 1);
+}
+
 #[tokio::test]
 async fn rules_stand_in_the_order_that_before_and_after_say() {
     let server = server().await;
@@ -185,7 +214,8 @@ async fn rules_stand_in_the_order_that_before_and_after_say() {
     assert_eq!(rule_ids(&rules, "override"), ["c", "d", "b", "a"]);
     // All of them stand between the master rule and the other default rules.
     let ids = each(&rules["global"]["override"], "/rule_id");
-    assert_eq!((&*ids[0], &*ids[5]), (".m.rule.master", ".m.rule.suppress_notices"));
+    assert_eq!((&*ids[0], &*ids[5]), (".m.rule.master", ENCRYPTED));
+    assert_eq!(ids[6], ".m.rule.suppress_notices");
     for path in ["e?after=x", "e?before=x", "e?before=.m.rule.master", "a?after=a"] {
         let put = ann.put(&format!("{RULES}/override/{path}"), json!({ "actions": [] })).await;
         put.refused(400, "M_INVALID_PARAM");

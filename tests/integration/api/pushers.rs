@@ -25,6 +25,14 @@ async fn read(user: &User, room_id: &str, event_id: &str) {
     user.post(&path, json!({})).await.ok();
 }
 
+/// A pusher as `GET /pushers` shows it, which this device set.
+fn as_shown(pusher: &Value, user: &User) -> Value {
+    let mut shown = pusher.clone();
+    shown["org.matrix.msc3881.enabled"] = true.into();
+    shown["org.matrix.msc3881.device_id"] = user.device_id.as_str().into();
+    shown
+}
+
 /// The keys of the user's pushers.
 async fn keys(user: &User) -> Vec<String> {
     each(&user.get("/pushers").await.ok()["pushers"], "/pushkey")
@@ -78,7 +86,7 @@ async fn pushers_are_set_listed_changed_and_removed_and_survive_a_restart() {
     // Clients set theirs at each start: what is so already adds no record.
     ann.post("/pushers/set", pusher.clone()).await.ok();
     assert_eq!(ann.here().await, before);
-    assert_eq!(ann.get("/pushers").await.ok(), json!({ "pushers": [pusher] }));
+    assert_eq!(ann.get("/pushers").await.ok(), json!({ "pushers": [as_shown(&pusher, &ann)] }));
     assert_eq!(keys(&bob).await, Vec::<String>::new());
     pusher["lang"] = "de".into();
     pusher["profile_tag"] = Value::Null;
@@ -86,8 +94,8 @@ async fn pushers_are_set_listed_changed_and_removed_and_survive_a_restart() {
     gateway.serves(&ann, "other").await;
     pusher.as_object_mut().expect("an object").remove("profile_tag");
     server.restart().await;
-    let all = json!({ "pushers": [pusher, gateway.pusher("other")] });
-    assert_eq!(ann.get("/pushers").await.ok(), all);
+    let all = [&pusher, &gateway.pusher("other")].map(|pusher| as_shown(pusher, &ann));
+    assert_eq!(ann.get("/pushers").await.ok(), json!({ "pushers": all }));
     let remove = json!({ "app_id": "org.example.app", "pushkey": "key", "kind": null });
     for _ in 0..2 {
         assert_eq!(ann.post("/pushers/set", remove.clone()).await.ok(), json!({}));
@@ -208,6 +216,41 @@ async fn a_device_that_another_user_has_now_is_told_of_theirs_alone() {
     let room_id = room_of(&[&ann, &bob, &cat]).await;
     let event = say(&ann, &room_id, "hello").await;
     gateway.until_events("key", &[event]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_device_turns_a_pusher_off_and_on() {
+    let gateway = Gateway::start().await;
+    let mut server = Gateway::server(&[]).await;
+    let (phone, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let laptop = login(&server).await;
+    let room_id = room_of(&[&bob, &phone]).await;
+    gateway.serves(&phone, "key").await;
+    let heard = say(&bob, &room_id, "heard").await;
+    gateway.until_events("key", std::slice::from_ref(&heard)).await;
+    // The laptop gives back what it was told, with one change.
+    let toggle = async |enabled: bool| {
+        let mut pusher = laptop.get("/pushers").await.ok()["pushers"][0].take();
+        assert_eq!(pusher["org.matrix.msc3881.device_id"], phone.device_id.as_str());
+        pusher["org.matrix.msc3881.enabled"] = enabled.into();
+        laptop.post("/pushers/set", pusher).await.ok();
+        let pusher = laptop.get("/pushers").await.ok()["pushers"][0].take();
+        assert_eq!(pusher["org.matrix.msc3881.enabled"], enabled);
+    };
+    toggle(false).await;
+    server.restart().await;
+    let shown = phone.get("/pushers").await.ok()["pushers"][0].take();
+    assert_eq!(shown["org.matrix.msc3881.enabled"], false);
+    say(&bob, &room_id, "not heard").await;
+    toggle(true).await;
+    let again = say(&bob, &room_id, "heard again").await;
+    gateway.until_events("key", &[heard, again]).await;
+    // It is still the phone's.
+    laptop.post("/logout", json!({})).await.ok();
+    assert_eq!(keys(&phone).await, ["key"]);
+    let mut pusher = gateway.pusher("key");
+    pusher["org.matrix.msc3881.enabled"] = "no".into();
+    phone.post("/pushers/set", pusher).await.refused(400, "M_BAD_JSON");
 }
 
 #[tokio::test]

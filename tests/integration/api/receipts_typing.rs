@@ -102,6 +102,49 @@ async fn read_markers_set_all_three_at_once() {
     receipt(&bob, &room_id, "m.fully_read", &event_id, json!({})).await.ok();
 }
 
+/// The event of the user's fully-read marker.
+async fn marker(user: &User, room_id: &str) -> String {
+    let sync = user.get("/sync").await.ok();
+    let data = &sync["rooms"]["join"][room_id]["account_data"]["events"];
+    let of = |event: &&Value| event["type"] == "m.fully_read";
+    let marker = data.as_array().expect("events").iter().find(of).expect("a marker");
+    super::string(&marker["content"], "event_id")
+}
+
+#[tokio::test]
+async fn a_read_marker_moves_backward_only_when_asked() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let mut events = Vec::new();
+    for number in ["1", "2", "3"] {
+        events.push(ann.send_text(&room_id, number, number).await);
+    }
+    let room = format!("/rooms/{}", encode(&room_id));
+    let markers = format!("{room}/read_markers");
+    let receipt = |of: &str, event: &str| format!("{room}/receipt/{of}/{}", encode(event));
+    ann.post(&markers, json!({ "m.fully_read": events[2], "m.read": events[2] })).await.ok();
+    ann.post(&markers, json!({ "m.fully_read": events[0] })).await.ok();
+    ann.post(&receipt("m.fully_read", &events[0]), json!({ "allow_backward": false })).await.ok();
+    assert_eq!(marker(&ann, &room_id).await, events[2]);
+    let back = json!({ "m.fully_read": events[0], "m.read": events[0], "allow_backward": true });
+    ann.post(&markers, back).await.ok();
+    assert_eq!(marker(&ann, &room_id).await, events[0]);
+    // Receipts only move forward.
+    let sync = ann.get("/sync").await.ok();
+    let read = &sync["rooms"]["join"][&room_id]["ephemeral"]["events"][0]["content"];
+    assert!(read.get(&events[2]).is_some(), "{read}");
+    let back = json!({ "com.beeper.allow_backward": true });
+    for of in ["m.read", "m.read.private"] {
+        let answer = ann.post(&receipt(of, &events[1]), back.clone()).await;
+        answer.refused(400, "M_INVALID_PARAM");
+    }
+    ann.post(&markers, json!({ "m.fully_read": events[2] })).await.ok();
+    ann.post(&receipt("m.fully_read", &events[1]), back).await.ok();
+    assert_eq!(marker(&ann, &room_id).await, events[1]);
+    ann.post(&markers, json!({ "allow_backward": 1 })).await.refused(400, "M_BAD_JSON");
+}
+
 #[tokio::test]
 async fn typing_begins_ends_and_expires() {
     let server = server().await;

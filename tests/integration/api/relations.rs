@@ -38,6 +38,17 @@ async fn redact(user: &User, room_id: &str, event_id: &str) {
     user.put(&path, json!({})).await.ok();
 }
 
+/// Redacts an event with what relates to it.
+async fn redact_with(user: &User, room_id: &str, event_id: &str, with: Value) -> Answer {
+    let txn_id = super::unique("r");
+    let path = format!("/rooms/{}/redact/{}/{txn_id}", encode(room_id), encode(event_id));
+    user.put(&path, with).await
+}
+
+async fn is_redacted(user: &User, room_id: &str, event_id: &str) -> bool {
+    event(user, room_id, event_id).await["unsigned"].get("redacted_because").is_some()
+}
+
 async fn event(user: &User, room_id: &str, event_id: &str) -> Value {
     user.get_room(room_id, &format!("/event/{}", encode(event_id))).await.ok()
 }
@@ -557,4 +568,59 @@ async fn relations_and_threads_are_the_same_after_a_restart() {
         event_ids(&relations(&ann, &room_id, &root, "").await.ok()["chunk"]),
     );
     assert_eq!(after, before);
+}
+
+#[tokio::test]
+async fn a_redaction_takes_with_it_what_relates_to_the_event() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let root = send(&bob, &room_id, &json!({ "msgtype": "m.text", "body": "root" })).await;
+    let edited = send(&bob, &room_id, &edit(&root, "better")).await;
+    let of_edit = send(&bob, &room_id, &edit(&edited, "of an edit")).await;
+    let mut replies = Vec::new();
+    for number in 0..70 {
+        let from = if number % 2 == 0 { &ann } else { &bob };
+        let reply = related(&root, "m.thread", &number.to_string());
+        replies.push(send(from, &room_id, &reply).await);
+    }
+    let reacted = send_as(&ann, &room_id, "m.reaction", &reaction(&root, "x")).await;
+    let reacted = reacted.ok_string("event_id");
+
+    // Whoever has no power redacts their own, and the rest stays.
+    let with = json!({ "reason": "gone", "with_rel_types": ["m.replace", "m.thread"] });
+    redact_with(&bob, &room_id, &root, with).await.ok();
+    assert!(is_redacted(&bob, &room_id, &root).await);
+    assert!(is_redacted(&bob, &room_id, &edited).await);
+    assert!(!is_redacted(&bob, &room_id, &of_edit).await, "it relates to the edit");
+    assert!(!is_redacted(&bob, &room_id, &reacted).await, "another relation");
+    for (number, reply) in replies.iter().enumerate() {
+        assert_eq!(is_redacted(&bob, &room_id, reply).await, number % 2 == 1, "{number}");
+    }
+    let because = event(&bob, &room_id, &edited).await["unsigned"]["redacted_because"].take();
+    assert_eq!(because["content"]["reason"], "gone");
+    assert!(because["content"].get("with_rel_types").is_none(), "{because}");
+
+    // A moderator takes all, also after the event itself was redacted.
+    let with = json!({ "org.matrix.msc3912.with_relations": ["*"] });
+    redact_with(&ann, &room_id, &root, with).await.ok();
+    for event in replies.iter().chain([&reacted]) {
+        assert!(is_redacted(&ann, &room_id, event).await);
+    }
+    assert!(!is_redacted(&ann, &room_id, &of_edit).await);
+
+    // Nothing more for nothing, and nothing at all for nonsense.
+    let other = send(&ann, &room_id, &json!({ "msgtype": "m.text", "body": "other" })).await;
+    let reply = send(&ann, &room_id, &related(&other, "m.thread", "reply")).await;
+    for bad in [json!("m.thread"), json!([1]), json!(vec!["x"; 101])] {
+        let answer = redact_with(&ann, &room_id, &other, json!({ "with_rel_types": bad })).await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+    }
+    assert!(!is_redacted(&ann, &room_id, &other).await);
+    redact_with(&ann, &room_id, &other, json!({ "with_rel_types": [] })).await.ok();
+    assert!(is_redacted(&ann, &room_id, &other).await);
+    assert!(!is_redacted(&ann, &room_id, &reply).await);
+    let features = ann.http.request("GET", "/_matrix/client/versions", None, None).await.ok();
+    assert_eq!(features["unstable_features"]["org.matrix.msc3912"], true);
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{PASSWORD, anonymous, each, next_batch, server, string, texts, user};
-use crate::harness::{Answer, TestServer, User, encode};
+use crate::harness::{Answer, TestServer, User, encode, until};
 
 fn text(body: &str) -> Value {
     json!({ "msgtype": "m.text", "body": body })
@@ -368,6 +368,50 @@ async fn redacted_content_is_gone_wherever_one_looks() {
     ann.set_state(&room_id, "m.room.name", "", &json!({ "name": "new" })).await.ok();
     let news = bob.news(&since).await;
     assert!(!news.to_string().contains(SECRET), "{news}");
+}
+
+#[tokio::test]
+async fn moderators_see_what_was_redacted_until_it_is_erased() {
+    let settings = [("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "86400")];
+    let server = TestServer::start_with(&settings).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let cas = server.register("cas").await;
+    let room_id = room_of_two(&ann, &bob).await;
+    let gone = bob.send_text(&room_id, "1", "hello").await;
+    let there = bob.send_text(&room_id, "2", "still here").await;
+    redact(&bob, &room_id, &gone, "r").await.ok();
+    let unredacted = async |user: &User, event_id: &str| {
+        let query = "fi.mau.msc2815.include_unredacted_content=true";
+        user.get_room(&room_id, &format!("/event/{}?{query}", encode(event_id))).await
+    };
+    let event = unredacted(&ann, &gone).await.ok();
+    assert_eq!(event["content"]["body"], "hello");
+    assert_eq!(event["unsigned"]["redacted_because"]["sender"], bob.user_id.as_str());
+    assert_eq!(unredacted(&ann, &there).await.ok()["content"]["body"], "still here");
+    // Not for whoever has no power, or is not in the room; not for whoever does not ask.
+    unredacted(&bob, &gone).await.refused(403, "M_FORBIDDEN");
+    assert_eq!(unredacted(&bob, &there).await.ok()["content"]["body"], "still here");
+    unredacted(&cas, &gone).await.refused(404, "M_NOT_FOUND");
+    let path = format!("/event/{}", encode(&gone));
+    assert_eq!(ann.get_room(&room_id, &path).await.ok()["content"], json!({}));
+    ann.post(&format!("/rooms/{}/leave", encode(&room_id)), json!({})).await.ok();
+    unredacted(&ann, &gone).await.refused(403, "M_FORBIDDEN");
+
+    // Once it is erased, nobody sees it.
+    let settings =
+        [("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"), ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1")];
+    let server = TestServer::start_with(&settings).await;
+    let ann = server.register("ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let gone = ann.send_text(&room_id, "1", "hello").await;
+    redact(&ann, &room_id, &gone, "r").await.ok();
+    let query = "fi.mau.msc2815.include_unredacted_content=true";
+    let path = format!("/event/{}?{query}", encode(&gone));
+    let erased = async || ann.get_room(&room_id, &path).await.status == 404;
+    until("the content is erased", erased).await;
+    let error = ann.get_room(&room_id, &path).await;
+    let error = error.refused(404, "FI.MAU.MSC2815_UNREDACTED_CONTENT_DELETED");
+    assert_eq!(error["fi.mau.msc2815.content_keep_ms"], 0);
 }
 
 #[tokio::test]

@@ -202,6 +202,41 @@ async fn pages_are_filtered() {
 }
 
 #[tokio::test]
+async fn pages_are_filtered_by_the_relations_of_their_events() {
+    let server = server().await;
+    let ann = user(&server, "ann").await;
+    let room_id = ann.create_room(json!({})).await;
+    let root = ann.send_text(&room_id, "1", "root").await;
+    let mut gone = String::new();
+    for (number, rel_type) in ["m.thread", "m.replace", "m.thread"].into_iter().enumerate() {
+        let text = format!("{rel_type} {number}");
+        let content = json!({
+            "msgtype": "m.text", "body": text, "m.new_content": { "msgtype": "m.text", "body": "" },
+            "m.relates_to": { "rel_type": rel_type, "event_id": root },
+        });
+        let sent = ann.send(&room_id, "m.room.message", &text, &content).await;
+        gone = sent.ok_string("event_id");
+    }
+    let page = async |rel_types: Value| {
+        let mut filter = json!({ "types": ["m.room.message"] });
+        for (name, value) in rel_types.as_object().expect("an object") {
+            filter[format!("org.matrix.msc3874.{name}")] = value.clone();
+        }
+        let path = format!("/messages?dir=b&limit=50&filter={}", encode(&filter.to_string()));
+        texts(&ann.get_room(&room_id, &path).await.ok()["chunk"])
+    };
+    let threads = json!({ "rel_types": ["m.thread"] });
+    assert_eq!(page(threads.clone()).await, ["m.thread 2", "m.thread 0"]);
+    assert_eq!(page(json!({ "not_rel_types": ["m.thread"] })).await, ["m.replace 1", "root"]);
+    let both = json!({ "rel_types": ["m.thread", "m.replace"], "not_rel_types": ["m.thread"] });
+    assert_eq!(page(both).await, ["m.replace 1"]);
+    assert_eq!(page(json!({ "rel_types": [] })).await, Vec::<String>::new());
+    let path = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&gone));
+    ann.put(&path, json!({})).await.ok();
+    assert_eq!(page(threads).await, ["m.thread 0"]);
+}
+
+#[tokio::test]
 async fn a_filter_that_lets_nothing_pass_still_reaches_the_beginning() {
     let server = server().await;
     let ann = user(&server, "ann").await;

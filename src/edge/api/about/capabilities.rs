@@ -25,6 +25,7 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
     let (engine, accounts) = (&app.engine, &app.config.accounts);
     let may_set = |field| may_set_profile(engine, accounts, caller, field);
     let versions = ROOM_VERSIONS.iter().map(|version| (version.to_string(), json!("stable")));
+    let moderates = json!({ "lock": cx.is_admin(), "suspend": cx.is_admin() });
     let capabilities = json!({
         "m.room_versions": {
             "default": app.config.rooms.default_version.0,
@@ -36,7 +37,8 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
         "m.profile_fields": profile_fields(engine, accounts, caller),
         "m.3pid_changes": enabled(may_change_third_party_ids(app, caller)),
         "m.get_login_token": enabled(may_get_login_token(app, caller)),
-        "m.account_moderation": { "lock": cx.is_admin(), "suspend": cx.is_admin() },
+        "m.account_moderation": moderates,
+        "uk.timedout.msc4323": moderates,
         "org.matrix.msc4155.invite_permission_config_enforced": { "enabled": true },
         "m.forget_forced_upon_leave": { "enabled": app.config.accounts.forget_on_leave },
     });

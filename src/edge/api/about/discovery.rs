@@ -32,7 +32,7 @@ const VERSIONS: [&str; 21] = [
 
 /// Served features that are in no version of the specification yet, or that clients still look for
 /// here.
-const UNSTABLE_FEATURES: [&str; 18] = [
+const UNSTABLE_FEATURES: [&str; 26] = [
     // Cross-signing (v1.1). Without this Element Web creates no cross-signing keys.
     "org.matrix.e2e_cross_signing",
     // Room types in the directory (v1.4). Without this Element Web does not list public spaces
@@ -63,6 +63,21 @@ const UNSTABLE_FEATURES: [&str; 18] = [
     "org.matrix.msc4155",
     // Redactions by a kick or a ban.
     "org.matrix.msc4293",
+    // Suspending and locking accounts (v1.18).
+    "uk.timedout.msc4323",
+    // Redactions of what relates to an event.
+    "org.matrix.msc3912",
+    // What was redacted, for moderators.
+    "fi.mau.msc2815",
+    // Filters by the relation of an event.
+    "org.matrix.msc3874",
+    // Fully-read markers that move backward.
+    "com.beeper.msc4446",
+    // Pushers that are turned on and off, pushers without counts, and a rule that pushes all
+    // encrypted events.
+    "org.matrix.msc3881",
+    "org.matrix.msc4076",
+    "org.matrix.msc4028",
     // Message retention.
     "org.matrix.msc1763",
     // Mutual rooms (v1.19).

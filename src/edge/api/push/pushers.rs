@@ -23,6 +23,10 @@ use logcabin_record::{
 };
 use logcabin_state::Pusher;
 
+/// Whether a pusher notifies, and the device that it notifies (MSC3881).
+const ENABLED: &str = "org.matrix.msc3881.enabled";
+const DEVICE_ID: &str = "org.matrix.msc3881.device_id";
+
 /// The `app_id` of mail pushers.
 const MAIL_APP_ID: &str = "m.email";
 
@@ -45,7 +49,7 @@ pub(super) async fn list(cx: Cx<Server>, _: get_pushers::Request) -> Result<Json
 pub(in crate::api) fn shown(pusher: &Pusher) -> Value {
     let PusherSet {
         user_id: _,
-        device_id: _,
+        device_id,
         ids: PusherIds { app_id, pushkey },
         kind,
         app_display_name,
@@ -53,6 +57,7 @@ pub(in crate::api) fn shown(pusher: &Pusher) -> Value {
         profile_tag,
         lang,
         data,
+        disabled,
     } = &pusher.body;
     let mut shown = json!({
         "app_id": app_id,
@@ -62,7 +67,11 @@ pub(in crate::api) fn shown(pusher: &Pusher) -> Value {
         "device_display_name": device_display_name,
         "lang": lang,
         "data": data,
+        ENABLED: !disabled,
     });
+    if let Some(device_id) = device_id {
+        shown[DEVICE_ID] = device_id.as_str().into();
+    }
     if let Some(tag) = profile_tag {
         shown["profile_tag"] = tag.as_str().into();
     }
@@ -94,16 +103,26 @@ pub(super) async fn set(cx: Cx<Server>, request: Set) -> Result<Json, ApiError> 
         }
         Some(Value::String(kind)) if kind == "http" => {
             let pusher = http_pusher(&cx, &body, ids)?;
-            cx.propose(SetPusher { pusher, append: append(&body)? }).await?.into_inner();
+            set_one(&cx, &body, pusher).await?;
         }
         Some(Value::String(kind)) if kind == "email" => {
             let pusher = mail_pusher(&cx, &body, ids)?;
-            cx.propose(SetPusher { pusher, append: append(&body)? }).await?.into_inner();
+            set_one(&cx, &body, pusher).await?;
         }
         Some(Value::String(_)) => return Err(invalid("There are no pushers of this kind.")),
         _ => return Err(ApiError::bad_json("`kind` is a text or null.")),
     }
     Ok("{}".into())
+}
+
+async fn set_one(cx: &Cx<Server>, body: &Body, pusher: PusherSet) -> Result<(), ApiError> {
+    let append = body.flag("append", false)?;
+    // Another device's pusher is turned on or off by all that `GET /pushers` says of it.
+    let device_id = body.0.get(DEVICE_ID).and_then(Value::as_str);
+    let keep_device =
+        body.0.contains_key(ENABLED) && device_id != Some(cx.caller.device_id.as_str());
+    cx.propose(SetPusher { pusher, append, keep_device }).await?.into_inner();
+    Ok(())
 }
 
 fn http_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {
@@ -166,16 +185,8 @@ fn pusher(
         profile_tag,
         lang: body.name("lang")?,
         data,
+        disabled: !body.flag(ENABLED, true)?,
     })
-}
-
-/// Whether other users keep their pushers with the same ids.
-fn append(body: &Body) -> Result<bool, ApiError> {
-    match body.0.get("append") {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::Bool(append)) => Ok(*append),
-        Some(_) => Err(ApiError::bad_json("`append` is true or false.")),
-    }
 }
 
 /// Refuses an address that is not a valid push gateway, or that this server must not contact.
@@ -229,6 +240,14 @@ impl Body {
     fn text(&self, name: &str) -> Result<String, ApiError> {
         let text = self.0.get(name).and_then(Value::as_str);
         text.map(str::to_owned).ok_or_else(|| ApiError::bad_json(format!("`{name}` is a text.")))
+    }
+
+    fn flag(&self, name: &str, default: bool) -> Result<bool, ApiError> {
+        match self.0.get(name) {
+            None | Some(Value::Null) => Ok(default),
+            Some(Value::Bool(given)) => Ok(*given),
+            Some(_) => Err(ApiError::bad_json(format!("`{name}` is true or false."))),
+        }
     }
 
     fn name(&self, name: &str) -> Result<String, ApiError> {

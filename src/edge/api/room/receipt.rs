@@ -8,44 +8,58 @@ use ruma::{
     },
 };
 
+use serde::Deserialize;
+
 use crate::{
     api::server::Server,
-    http::{ApiError, Cx},
+    http::{ApiError, Cx, Extended, Json},
 };
 use logcabin_decide::ephemeral::{SetFullyRead, SetReceipt, is_thread};
 
+/// Whether the fully-read marker may move to an earlier event (MSC4446).
+#[derive(Deserialize)]
+pub(super) struct Backward {
+    #[serde(default, alias = "com.beeper.allow_backward")]
+    allow_backward: bool,
+}
+
 pub(super) async fn receipt(
     cx: Cx<Server>,
-    request: create_receipt::Request,
-) -> Result<create_receipt::Response, ApiError> {
+    Extended { request, more }: Extended<create_receipt::Request, Backward>,
+) -> Result<Json, ApiError> {
+    let Backward { allow_backward } = more;
     let thread_id = request.thread.as_str().map(ToOwned::to_owned);
     if thread_id.as_deref().is_some_and(|id| !is_thread(id)) {
         return Err(ApiError::invalid_param("`thread_id` is not a thread."));
     }
     match request.receipt_type {
+        ReceiptType::Read | ReceiptType::ReadPrivate if allow_backward => {
+            let why = "Only `m.fully_read` can move backward.";
+            return Err(ApiError::invalid_param(why));
+        }
         ReceiptType::Read | ReceiptType::ReadPrivate => {
             let receipt_type = request.receipt_type.to_string();
             set(&cx, request.room_id, receipt_type, request.event_id, thread_id).await?;
         }
         ReceiptType::FullyRead if thread_id.is_none() => {
-            set_fully_read(&cx, request.room_id, request.event_id).await?;
+            set_fully_read(&cx, request.room_id, request.event_id, allow_backward).await?;
         }
         _ => return Err(ApiError::invalid_param("There is no such receipt.")),
     }
-    Ok(create_receipt::Response::new())
+    Ok("{}".into())
 }
 
 pub(super) async fn read_markers(
     cx: Cx<Server>,
-    request: set_read_marker::Request,
-) -> Result<set_read_marker::Response, ApiError> {
+    Extended { request, more }: Extended<set_read_marker::Request, Backward>,
+) -> Result<Json, ApiError> {
     let room_id = request.room_id;
     let receipt = async |receipt_type: &str, event_id: Option<OwnedEventId>| match event_id {
         Some(event_id) => set(&cx, room_id.clone(), receipt_type.to_owned(), event_id, None).await,
         None => Ok(()),
     };
     let marker = async |event_id: Option<OwnedEventId>| match event_id {
-        Some(event_id) => set_fully_read(&cx, room_id.clone(), event_id).await,
+        Some(event_id) => set_fully_read(&cx, room_id.clone(), event_id, more.allow_backward).await,
         None => Ok(()),
     };
     // Concurrently: in a large room, both receipts wait for the same turn.
@@ -55,7 +69,7 @@ pub(super) async fn read_markers(
         receipt("m.read.private", request.private_read_receipt),
     );
     marked.and(read).and(read_privately)?;
-    Ok(set_read_marker::Response::new())
+    Ok("{}".into())
 }
 
 async fn set(
@@ -77,9 +91,11 @@ async fn set_fully_read(
     cx: &Cx<Server>,
     room_id: OwnedRoomId,
     event_id: OwnedEventId,
+    allow_backward: bool,
 ) -> Result<(), ApiError> {
     cx.is_active();
     let user_id = cx.caller.user_id.clone();
-    cx.propose(SetFullyRead { room_id, user_id, event_id }).await?.into_inner();
+    let marker = SetFullyRead { room_id, user_id, event_id, allow_backward };
+    cx.propose(marker).await?.into_inner();
     Ok(())
 }

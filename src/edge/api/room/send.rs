@@ -23,12 +23,12 @@ use super::{
 };
 use crate::{
     api::{answer::json, auth::rights::suspended, server::Server},
-    http::{ApiError, Cx, Json, endpoint},
+    http::{ApiError, Cx, Extended, Json, endpoint},
 };
 use logcabin_base::limits;
 use logcabin_decide::{canonical, content as content_of, send::SendEvent};
 use logcabin_record::{command::Transaction, lax_object::LaxObject};
-use logcabin_service::delayed::redacts;
+use logcabin_service::{delayed::redacts, related_redactions::RedactRelated};
 
 #[allow(clippy::too_many_arguments, reason = "the parts of an event, each of its own type")]
 async fn send(
@@ -70,13 +70,23 @@ endpoint! {
         "/_matrix/client/r0/rooms/{room_id}/redact/{event_id}"
         "/_matrix/client/v3/rooms/{room_id}/redact/{event_id}";
     for AccessToken;
-    { room_id: OwnedRoomId = path, event_id: OwnedEventId = path, body: Reason = json }
+    { room_id: OwnedRoomId = path, event_id: OwnedEventId = path, body: RedactOnceBody = json }
 }
 
-/// Why an event is redacted.
+/// Why an event is redacted, and what else.
 #[derive(Deserialize)]
-pub(super) struct Reason {
+pub(super) struct RedactOnceBody {
     reason: Option<String>,
+    #[serde(flatten)]
+    related: RelatedRedactions,
+}
+
+/// Which of the events that relate to a redacted one are redacted, too (MSC3912).
+#[derive(Default, Deserialize)]
+pub(super) struct RelatedRedactions {
+    /// Their relation types; `*` stands for all.
+    #[serde(default, rename = "with_rel_types", alias = "org.matrix.msc3912.with_relations")]
+    rel_types: Option<Vec<String>>,
 }
 
 /// The client's transaction, which belongs to its session and to one endpoint with its path.
@@ -195,15 +205,20 @@ async fn invite_by_state(
     json(&json!({ "event_id": event_id }))
 }
 
-/// A suspended user may redact only their own events (client-server API, "Account suspension").
-fn must_own_if_suspended(cx: &Cx<Server>, event_id: &EventId) -> Result<(), ApiError> {
+/// A suspended user may redact only their own events (client-server API, "Account suspension"), and
+/// not by their relation.
+fn must_own_if_suspended(
+    cx: &Cx<Server>,
+    event_id: &EventId,
+    by_relation: bool,
+) -> Result<(), ApiError> {
     let engine = &cx.app.engine;
     let standing = engine.state().accounts.standing(&cx.caller.user_id);
     if !standing.is_some_and(|standing| standing.suspended) {
         return Ok(());
     }
     let event = engine.events().find(&engine.state(), event_id)?;
-    if event.is_none_or(|event| event.sender == cx.caller.user_id) {
+    if !by_relation && event.is_none_or(|event| event.sender == cx.caller.user_id) {
         Ok(())
     } else {
         Err(suspended())
@@ -212,13 +227,18 @@ fn must_own_if_suspended(cx: &Cx<Server>, event_id: &EventId) -> Result<(), ApiE
 
 pub(super) async fn redact(
     cx: Cx<Server>,
-    request: redact_event::Request,
-) -> Result<redact_event::Response, ApiError> {
+    Extended { request, more }: Extended<redact_event::Request, RelatedRedactions>,
+) -> Result<Json, ApiError> {
     let scope = format!("redact/{}/{}", request.room_id, request.event_id);
     let transaction = transaction(&cx, scope, request.txn_id.as_str())?;
-    let redaction =
-        Redaction { room_id: request.room_id, event_id: request.event_id, reason: request.reason };
-    redaction.send(&cx, Some(transaction)).await.map(redact_event::Response::new)
+    let redaction = Redaction {
+        room_id: request.room_id,
+        event_id: request.event_id,
+        reason: request.reason,
+        related: more,
+    };
+    let event_id = redaction.send(&cx, Some(transaction)).await?;
+    json(&json!({ "event_id": event_id }))
 }
 
 /// A redaction in a request.
@@ -226,6 +246,7 @@ struct Redaction {
     room_id: OwnedRoomId,
     event_id: OwnedEventId,
     reason: Option<String>,
+    related: RelatedRedactions,
 }
 
 impl Redaction {
@@ -234,14 +255,30 @@ impl Redaction {
         cx: &Cx<Server>,
         transaction: Option<Transaction>,
     ) -> Result<OwnedEventId, ApiError> {
-        let Self { room_id, event_id, reason } = self;
-        must_own_if_suspended(cx, &event_id)?;
+        let Self { room_id, event_id, reason, related } = self;
+        let rel_types = related.rel_types.unwrap_or_default();
+        must_own_if_suspended(cx, &event_id, !rel_types.is_empty())?;
+        if rel_types.len() > limits::FILTER_RELATED {
+            let most = limits::FILTER_RELATED;
+            return Err(ApiError::invalid_param(format!("More than {most} relation types.")));
+        }
         let mut content = CanonicalJsonObject::new();
         if let Some(reason) = reason {
             content.insert("reason".to_owned(), CanonicalJsonValue::String(reason));
         }
         let kind = TimelineEventType::RoomRedaction;
-        send(cx, room_id, kind, None, content.into(), Some(event_id), transaction, None).await
+        let related = RedactRelated {
+            room_id: room_id.clone(),
+            parent: event_id.clone(),
+            rel_types,
+            by: cx.caller.user_id.clone(),
+            content: content.clone(),
+        };
+        let redaction =
+            send(cx, room_id, kind, None, content.into(), Some(event_id), transaction, None)
+                .await?;
+        related.redact(&cx.app.engine, &cx.origin()).await?;
+        Ok(redaction)
     }
 }
 
@@ -250,7 +287,7 @@ pub(super) async fn redact_without_transaction(
     cx: Cx<Server>,
     request: RedactOnce,
 ) -> Result<Json, ApiError> {
-    let RedactOnce { room_id, event_id, body: Reason { reason } } = request;
-    let event_id = Redaction { room_id, event_id, reason }.send(&cx, None).await?;
+    let RedactOnce { room_id, event_id, body: RedactOnceBody { reason, related } } = request;
+    let event_id = Redaction { room_id, event_id, reason, related }.send(&cx, None).await?;
     json(&json!({ "event_id": event_id }))
 }

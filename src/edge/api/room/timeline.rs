@@ -1,5 +1,7 @@
 //! Reading a room's timeline: pages of history and single events.
 
+use std::{sync::Arc, time::Duration};
+
 use ruma::api::{
     Direction,
     client::{
@@ -14,10 +16,16 @@ use super::{
 };
 use crate::{
     api::{answer::json, server::Server},
-    http::{ApiError, Cx, Json},
+    http::{ApiError, Cx, ErrorCode, Json},
 };
+use logcabin_config::EraseAfter;
+use logcabin_decide::redaction::may_see_redacted;
 use logcabin_read::events::EventForm;
-use logcabin_record::Offset;
+use logcabin_record::{Offset, Payload};
+use logcabin_state::Room;
+
+/// The parameter that asks for the content of a redacted event (MSC2815).
+const UNREDACTED: &str = "fi.mau.msc2815.include_unredacted_content";
 
 pub(super) async fn messages(
     cx: Cx<Server>,
@@ -77,5 +85,29 @@ pub(super) async fn event(
     let room = room_of_event(&cx.app.engine, &request.room_id)?;
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
-    json(&view.client_event(&room, &event, &EventForm::FULL)?)
+    let unredacted = cx.query(UNREDACTED)?.is_some_and(|wanted| wanted == "true")
+        && room.redaction_of(event.offset, view.at()).is_some();
+    if unredacted {
+        check_unredacted(&cx, &room, event.offset)?;
+    }
+    json(&view.client_event(&room, &event, &EventForm { unredacted, ..EventForm::FULL })?)
+}
+
+/// Refuses to show what was redacted, if the caller may not see it or it was erased.
+fn check_unredacted(cx: &Cx<Server>, room: &Arc<Room>, event: Offset) -> Result<(), ApiError> {
+    let (engine, user_id) = (&cx.app.engine, &cx.caller.user_id);
+    let is_admin = engine.state().accounts.standing(user_id).is_some_and(|of| of.admin);
+    if !is_admin && !may_see_redacted(&engine.env(), room, user_id)? {
+        return Err(ApiError::forbidden("You may not see what was redacted in this room."));
+    }
+    let record = engine.log().get(event)?;
+    if record.is_some_and(|record| matches!(record.payload, Payload::Present(_))) {
+        return Ok(());
+    }
+    let kept = match cx.app.config.erasure.redacted_after_seconds {
+        EraseAfter::Seconds(seconds) => Some(Duration::from_secs(seconds.into())),
+        EraseAfter::Off => None,
+    };
+    let why = "The content of this event was erased.";
+    Err(ApiError::new(ErrorCode::UnredactedContentDeleted { kept }, why))
 }

@@ -152,9 +152,6 @@ pub(in crate::copy) fn pusher(fact: facts::Pusher, own: &ServerName) -> Result<M
         "email" => PusherKind::Email,
         other => return Err(("it is of an unknown kind", format!("`{other}` is no kind"))),
     };
-    if !fact.enabled {
-        return Err(("it is switched off", "it is switched off".to_owned()));
-    }
     let data = fact.data.as_deref().map(RawValue::get).unwrap_or("{}");
     let data: Map<String, Value> = serde_json::from_str(data)
         .map_err(|error| ("its data are no object", format!("its data are none: {error}")))?;
@@ -169,6 +166,7 @@ pub(in crate::copy) fn pusher(fact: facts::Pusher, own: &ServerName) -> Result<M
         profile_tag: fact.profile_tag,
         lang: fact.lang.unwrap_or_default(),
         data,
+        disabled: !fact.enabled,
     };
     Ok(Made::one(Stream::pusher(&body.ids), body).at(Some(fact.created_ms)))
 }

@@ -28,7 +28,7 @@ fn odd(ann: &str) -> Vec<(Section, Fact)> {
             added_ms: 1,
         })
     };
-    let pusher = |user_id: &str, kind: &str, enabled| {
+    let pusher = |user_id: &str, kind: &str| {
         Fact::Pusher(facts::Pusher {
             user_id: user_id.to_owned(),
             device_id: None,
@@ -40,7 +40,7 @@ fn odd(ann: &str) -> Vec<(Section, Fact)> {
             profile_tag: None,
             lang: None,
             data: None,
-            enabled,
+            enabled: true,
             created_ms: 1,
             told_up_to: None,
             succeeded_ms: None,
@@ -141,9 +141,8 @@ fn odd(ann: &str) -> Vec<(Section, Fact)> {
         (Section::Threepids, threepid(&gone, "gone@example.org")),
         (Section::Threepids, threepid(ann, "no address")),
         (Section::ExternalIds, Fact::ExternalId(external)),
-        (Section::Pushers, pusher(&gone, "http", true)),
-        (Section::Pushers, pusher(ann, "http", false)),
-        (Section::Pushers, pusher(ann, "pigeon", true)),
+        (Section::Pushers, pusher(&gone, "http")),
+        (Section::Pushers, pusher(ann, "pigeon")),
         (Section::DeviceKeys, Fact::DeviceKeys(keys)),
         (Section::OneTimeKeys, Fact::OneTimeKey(one_time)),
         (Section::ToDevice, Fact::ToDevice(message)),
