@@ -127,7 +127,7 @@ pub(super) fn disclaim(
     Ok(())
 }
 
-/// List a room in the public directory, or remove it.
+/// List a room in the public directory, or remove it. Administrators need not be in the room.
 #[derive(Clone, Debug)]
 pub struct SetVisibility {
     pub room_id: OwnedRoomId,
@@ -146,10 +146,11 @@ impl Proposal for SetVisibility {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let env = commit.env;
         let room = commit.room(&self.room_id)?;
+        let administers = env.state.accounts.standing(&self.sender).is_some_and(|is| is.admin);
         let member = room.membership(env, &self.sender)? == Some(Membership::Join);
-        if !member
-            || !room.powers(env)?.may_send_state(&self.sender, StateEventType::RoomCanonicalAlias)
-        {
+        let alias = StateEventType::RoomCanonicalAlias;
+        let moderates = member && room.powers(env)?.may_send_state(&self.sender, alias);
+        if !administers && !moderates {
             return Err(Refusal::Forbidden("You may not list this room.".to_owned()));
         }
         let (room_id, public) = (self.room_id.clone(), self.public);

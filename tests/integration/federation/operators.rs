@@ -128,10 +128,20 @@ async fn a_homeserver_that_cannot_be_reached_is_seen_and_tried_again_or_reset() 
     let times = ["failure_ts", "retry_last_ts", "last_successful_stream_ordering"];
     assert!(times.iter().all(|time| one[*time].as_u64() > Some(0)), "{one}");
     assert!(one["retry_interval"].as_u64() > Some(10_000), "{one}");
+    for order in ["destination&dir=f", "failure_ts&dir=b", "last_successful_stream_ordering&dir=b"]
+    {
+        // As Ketesa asks.
+        let path = format!("/v1/federation/destinations?from=0&limit=50&order_by={order}");
+        let listed = ann.administer("GET", &path, None).await.ok();
+        assert_eq!(listed["destinations"][0]["destination"], json!(name), "{order}");
+    }
     let other = ann.administer("GET", "/v1/federation/destinations?destination=other", None).await;
     assert_eq!(other.ok()["total"], 0);
     let shared = ann.administer("GET", &format!("{of_peer}/rooms"), None).await.ok();
     assert_eq!((&shared["total"], &shared["rooms"][0]["room_id"]), (&json!(1), &json!(room_id)));
+    let room = ann.administer("GET", &format!("/v1/rooms/{}", encode(&room_id)), None).await.ok();
+    let members = (&room["joined_members"], &room["joined_local_members"]);
+    assert_eq!(members, (&json!(2), &json!(1)), "{room}");
     let nowhere = "/v1/federation/destinations/nowhere.example";
     ann.administer("GET", nowhere, None).await.refused(404, "M_NOT_FOUND");
 

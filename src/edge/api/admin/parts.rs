@@ -69,9 +69,6 @@ impl AdminParts for Received<'_> {
     fn page(&mut self, _: &str) -> Result<PageOf, ApiError> {
         let index = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let limit = self.number("limit")?.map_or(PAGE, index);
-        if limit == 0 {
-            return Err(ApiError::invalid_param("`limit` is greater than 0."));
-        }
         let from = self.number("from")?.map_or(0, index);
         Ok(PageOf { from, limit: limit.min(LARGEST_PAGE) })
     }

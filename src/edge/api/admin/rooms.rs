@@ -6,7 +6,11 @@ use serde_json::{Value, json};
 
 use super::parts::{ActParameters, AdminParts as _, PageOf, nothing};
 use crate::{
-    api::{answer::json as to_json, room::space::whole_hierarchy, server::Server},
+    api::{
+        answer::json as to_json,
+        room::{reading::event_filter, space::whole_hierarchy},
+        server::Server,
+    },
     http::{ApiError, Cx, Json, Reply, endpoint},
 };
 use logcabin_base::{background::at_length, limits};
@@ -140,19 +144,32 @@ pub(super) async fn messages(cx: Cx<Server>, request: Messages) -> Result<Json, 
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let position = |token: Option<String>| token.map(|token| app.position(&token)).transpose();
     let (from, to) = (position(request.from)?, position(request.to)?);
-    let (start, offsets) = if backwards {
-        let from = from.unwrap_or_else(|| view.at());
-        (from, room.events_backward(from, to.unwrap_or(Offset::ZERO), limit))
-    } else {
-        let from = from.unwrap_or(Offset::ZERO);
-        (from, room.events_forward(from, to.unwrap_or_else(|| view.at()), limit))
-    };
-    let last = offsets.last().filter(|_| offsets.len() == limit).copied();
-    let end = last.map(|last| app.token(if backwards { last.prev() } else { last }));
-    let events = offsets.iter().map(|offset| view.events.get(*offset));
-    let events: Vec<_> = events.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-    let chunk = view.client_events(&room, &events, &EventForm::FULL)?;
-    to_json(&Page { chunk, start: app.token(start), end })
+    let start = from.unwrap_or_else(|| if backwards { view.at() } else { Offset::ZERO });
+    let to = to.unwrap_or_else(|| if backwards { Offset::ZERO } else { view.at() });
+    let filter = event_filter(&cx)?;
+    at_length(|| {
+        let (mut events, mut position, mut looked_at) = (Vec::new(), start, 0);
+        let end = 'page: loop {
+            let found = match backwards {
+                true => room.events_backward(position, to, limit),
+                false => room.events_forward(position, to, limit),
+            };
+            for offset in &found {
+                if events.len() == limit || looked_at >= limits::SCANNED_EVENTS {
+                    break 'page Some(app.token(position));
+                }
+                looked_at += filter.looks();
+                position = if backwards { offset.prev() } else { *offset };
+                let event = view.events.get(*offset)?;
+                events.extend(event.filter(|event| filter.matches(&room, event, view.at())));
+            }
+            if found.len() < limit {
+                break None;
+            }
+        };
+        let chunk = view.client_events(&room, &events, &EventForm::FULL)?;
+        to_json(&Page { chunk, start: app.token(start), end })
+    })
 }
 
 endpoint! {

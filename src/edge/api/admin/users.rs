@@ -59,6 +59,22 @@ pub(super) struct UserBody {
     external_ids: Option<Vec<ExternalId>>,
 }
 
+impl UserBody {
+    /// Without what is so already: tools send whole accounts back, also those that are closed.
+    fn changes_of(mut self, is: Option<UserSummary>) -> Self {
+        let Some(is) = is else { return self };
+        self.admin.take_if(|admin| *admin == is.admin);
+        self.locked.take_if(|locked| *locked == is.locked);
+        self.suspended.take_if(|suspended| *suspended == is.suspended);
+        let same = |new: &Option<String>, old: &Option<String>| {
+            new.as_ref().filter(|new| !new.is_empty()) == old.as_ref()
+        };
+        self.displayname.take_if(|name| same(name, &is.display_name));
+        self.avatar_url.take_if(|url| same(url, &is.avatar_url));
+        self
+    }
+}
+
 #[derive(Deserialize)]
 struct Address {
     medium: String,
@@ -281,7 +297,9 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     let user_id = lower.as_deref().unwrap_or(user_id);
     let (name, known) = (user_id.to_string(), standing(user_id));
     let user = || name.clone();
-    must_be_so_already(&cx.app.context, &body, user_id)?;
+    let is = users::details(&cx.app.context, user_id.as_str()).ok();
+    must_be_so_already(&body, is.as_ref())?;
+    let body = body.changes_of(is.map(|user| user.summary));
     let admin = body.admin;
     if known.is_some() && admin == Some(false) && cx.caller.user_id == user_id {
         return Err(ApiError::invalid_param("You cannot remove your own administrator rights."));
@@ -400,18 +418,13 @@ async fn step<A: Act>(
 
 /// Refuses settings that tools can change elsewhere but nobody can here, unless they have that
 /// value already.
-fn must_be_so_already(
-    context: &ActContext,
-    body: &UserBody,
-    user_id: &UserId,
-) -> Result<(), ApiError> {
-    let user = users::details(context, user_id.as_str()).ok();
+fn must_be_so_already(body: &UserBody, user: Option<&UserDetails>) -> Result<(), ApiError> {
     let refused = |what: &str| Err(ApiError::invalid_param(what.to_owned()));
     if body.user_type.is_some() {
         return refused("There are no types of users here.");
     }
     if let Some(wanted) = &body.threepids {
-        let known = user.iter().flat_map(|user| &user.threepids);
+        let known = user.into_iter().flat_map(|user| &user.threepids);
         let mut known: Vec<_> =
             known.map(|known| (known.medium.clone(), known.address.clone())).collect();
         let wanted = wanted.iter().map(|of| (of.medium.clone(), of.address.clone()));
@@ -423,7 +436,7 @@ fn must_be_so_already(
         }
     }
     if let Some(mut wanted) = body.external_ids.clone() {
-        let mut known = user.map(|user| user.external_ids).unwrap_or_default();
+        let mut known = user.map(|user| user.external_ids.clone()).unwrap_or_default();
         let key = |of: &ExternalId| (of.auth_provider.clone(), of.external_id.clone());
         known.sort_by_key(key);
         wanted.sort_by_key(key);

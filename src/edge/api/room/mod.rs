@@ -8,7 +8,7 @@ pub(crate) mod delayed;
 pub(crate) mod directory;
 pub(crate) mod membership;
 pub(crate) mod past;
-pub(super) mod reading;
+pub(in crate::api) mod reading;
 pub(crate) mod receipt;
 pub(crate) mod relations;
 pub(crate) mod remote_rooms;

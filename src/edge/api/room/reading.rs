@@ -67,7 +67,7 @@ pub(crate) fn page_size(limit: UInt, filter: &EventFilter) -> usize {
 }
 
 /// The event filter of a request, given as JSON.
-pub(super) fn event_filter(cx: &Cx<Server>) -> Result<EventFilter, ApiError> {
+pub(in crate::api) fn event_filter(cx: &Cx<Server>) -> Result<EventFilter, ApiError> {
     let Some(filter) = cx.query("filter")? else { return Ok(EventFilter::default()) };
     if !filter.starts_with('{') {
         return Err(ApiError::invalid_param("The filter is not a JSON object."));

@@ -6,7 +6,7 @@ use ruma::events::StateEventType;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::summary::{RoomSummary, creator, state_content, summary};
+use super::summary::{RoomSummary, creator, joined_here, state_content, summary};
 use crate::admin::{
     act::{Act, Attribution},
     context::{ActContext, ActError},
@@ -65,9 +65,9 @@ pub enum RoomOrder {
     Creator,
     /// By encryption algorithm; those without one come last.
     Encryption,
-    /// Rooms that users of other homeservers could join come first.
+    /// Rooms that users of other homeservers could join come last.
     Federatable,
-    /// Rooms that the public directory lists come first.
+    /// Rooms that the public directory lists come last.
     Public,
     /// By join rule.
     JoinRules,
@@ -156,15 +156,14 @@ fn key(context: &ActContext, room: &Room, order: RoomOrder) -> Result<Key, ReadE
     let folded = |text: Option<String>| Key::Text(text.is_none(), text.unwrap_or_default());
     let named = |text: Option<String>| folded(text.as_deref().map(text::fold));
     let (kind, field) = match order {
-        RoomOrder::JoinedMembers | RoomOrder::JoinedLocalMembers => {
-            return number(room.counts(Offset::MAX).joined);
-        }
+        RoomOrder::JoinedMembers => return number(room.counts(Offset::MAX).joined),
+        RoomOrder::JoinedLocalMembers => return count(joined_here(context, room)),
         RoomOrder::Version => return number(room.version.as_str().parse().unwrap_or(0)),
-        RoomOrder::Public => return number(room.is_public().into()),
+        RoomOrder::Public => return number((!room.is_public()).into()),
         RoomOrder::StateEvents => return count(room.full_state(Offset::MAX).len()),
         RoomOrder::Federatable => {
             let create = state_content(context, room, Kind::RoomCreate)?;
-            return number((create["m.federate"] != Value::Bool(false)).into());
+            return number((create["m.federate"] == Value::Bool(false)).into());
         }
         RoomOrder::Creator => return Ok(named(creator(context, room)?)),
         RoomOrder::Name => return Ok(folded(context.room_names.name(&context.engine, room)?)),

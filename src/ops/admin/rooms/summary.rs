@@ -18,7 +18,7 @@ pub struct RoomSummary {
     pub canonical_alias: Option<String>,
     pub joined_members: u64,
     /// Those of this server: all, as long as it does not federate.
-    pub(crate) joined_local_members: u64,
+    pub(crate) joined_local_members: usize,
     pub version: String,
     pub creator: Option<String>,
     /// The algorithm, if it is encrypted.
@@ -55,6 +55,11 @@ pub(super) fn creator(context: &ActContext, room: &Room) -> Result<Option<String
     Ok(event.map(|event| event.sender.to_string()))
 }
 
+/// How many users of this server are in the room.
+pub(super) fn joined_here(context: &ActContext, room: &Room) -> usize {
+    room.joined_of(&context.engine.env().server.name)
+}
+
 pub(super) fn summary(context: &ActContext, room: &Room) -> Result<RoomSummary, ActError> {
     use StateEventType as Kind;
     let create = state_content(context, room, Kind::RoomCreate)?;
@@ -64,7 +69,7 @@ pub(super) fn summary(context: &ActContext, room: &Room) -> Result<RoomSummary, 
         name: context.state_text(room, Kind::RoomName, "name")?,
         canonical_alias: context.state_text(room, Kind::RoomCanonicalAlias, "alias")?,
         joined_members: joined,
-        joined_local_members: joined,
+        joined_local_members: joined_here(context, room),
         version: room.version.to_string(),
         creator: creator(context, room)?,
         encryption: context.state_text(room, Kind::RoomEncryption, "algorithm")?,
