@@ -1,6 +1,7 @@
 //! The tests that drive the real `logcabin` program from outside, in one binary so that linking is
 //! paid once.
 //!
+//! - `admin_tools`: the requests of tools for administrators that nobody here wrote.
 //! - `administration`: what the command line does with the accounts of a server.
 //! - `api`: what the endpoints do, section by section of the client-server API.
 //! - `backup`: backups of a running server, and restores to any moment.
@@ -46,6 +47,7 @@
 //! - `web`: two people talk in Element Web.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
+mod admin_tools;
 mod administration;
 mod antispam;
 mod api;
