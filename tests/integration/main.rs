@@ -26,6 +26,7 @@
 //! - `heisenbridge`: a bridge to IRC that nobody here wrote.
 //! - `matrix_commander`: an encrypting client for terminals that nobody here wrote.
 //! - `maubot`: a bot that nobody here wrote the framework of.
+//! - `moderation_bot`: a bot on matrix-bot-sdk moderates, as Draupnir does.
 //! - `monitoring`: what those who watch a server are told, by Prometheus.
 //! - `oauth`: clients log in by OAuth 2.0; and attacks on that.
 //! - `pages`: the pages for browsers, in Chromium.
@@ -78,6 +79,7 @@ mod imported;
 mod load;
 mod matrix_commander;
 mod maubot;
+mod moderation_bot;
 mod monitoring;
 mod oauth;
 mod old_rooms;
