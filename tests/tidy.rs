@@ -38,13 +38,14 @@ const FOLDERS: [(&str, &str); 20] = [
 
 /// The sections of `src/edge/api/`, from the top down. A section may use those below it and none
 /// above it. `mod.rs` lists the endpoints of all of them.
-const SECTIONS: [&str; 26] = [
+const SECTIONS: [&str; 27] = [
     "app",
     "console",
     "admin",
     "federation",
     "sso",
     "push",
+    "rtc",
     "about",
     "sync",
     "media",

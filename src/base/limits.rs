@@ -2,6 +2,7 @@
 //! `logcabin_config`.
 
 mod bodies;
+mod calls;
 mod doctor;
 mod ephemeral;
 mod federation;
@@ -14,6 +15,7 @@ mod source;
 use std::time::Duration;
 
 pub use bodies::*;
+pub use calls::*;
 pub use doctor::*;
 pub use ephemeral::*;
 pub use federation::*;
@@ -654,9 +656,6 @@ pub const SEEN_TICK: Duration = Duration::from_secs(60);
 
 /// Devices whose last use is recorded together.
 pub const SEEN_BATCH: usize = 256;
-
-/// How long an OpenID token is valid. Its recipient uses it at once.
-pub const OPENID_TOKEN: Duration = Duration::from_secs(3600);
 
 /// The payload that two devices exchange at a rendezvous (MSC4388, "Maximum payload size").
 pub const RENDEZVOUS_BYTES: usize = 4096;

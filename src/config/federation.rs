@@ -4,7 +4,7 @@ use ruma::ServerName;
 use toml::Value;
 
 use super::{
-    Federation,
+    Federation, Rtc,
     value::{RawSetting, Setting},
 };
 use logcabin_base::glob::Glob;
@@ -52,6 +52,18 @@ impl Federation {
         let is_allowed =
             self.allow.is_empty() || self.allow.iter().any(|pattern| pattern.matches(server));
         is_allowed && !self.deny.iter().any(|pattern| pattern.matches(server))
+    }
+}
+
+impl Rtc {
+    /// Whether there are calls of many, whoever lets users into them.
+    pub fn has_calls(&self) -> bool {
+        self.livekit_url.is_some() || !self.service_urls.is_empty()
+    }
+
+    /// Whether users of another homeserver may begin calls.
+    pub fn may_begin(&self, server: &ServerName) -> bool {
+        self.may_begin.iter().any(|pattern| pattern.matches(server))
     }
 }
 

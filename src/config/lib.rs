@@ -40,8 +40,8 @@ pub use value::{
     EraseAfter, FilePath, Hidden, HookFailure, HookPoint, HostName, IdentityServer, JsonTemplate,
     Lifetime, List, Localpart, MailSecurity, MxcAddress, NoProxy, OpenRegistration, OwnRate,
     PathPrefix, ProxyUrl, PublicKey, PublicUrl, RedirectPrefix, Requirement, RoomVersion,
-    SecretFile, SecretUrl, SharedSecret, StrangersInvite, TurnUri, Unauthenticated, UrlPattern,
-    UserRate, WebUrl,
+    SecretFile, SecretUrl, SharedSecret, SocketUrl, StrangersInvite, TurnUri, Unauthenticated,
+    UrlPattern, UserRate, WebUrl,
 };
 
 /// The prefix of the environment variables.
@@ -568,6 +568,15 @@ impl Config {
                 !outbound.rehearsal || self.log.servers.is_empty(),
                 "a rehearsal is of one server alone: leave out `log.servers`, and rehearse on a \
                  copy that `logcabin cluster move-out` or a backup made",
+            ),
+            (
+                self.rtc.livekit_url.is_some() == self.rtc.livekit_keys_file.is_some(),
+                "`rtc.livekit_url` needs `rtc.livekit_keys_file`, and the other way around",
+            ),
+            (
+                self.rtc.livekit_url.is_none() || self.server.announced_url().is_some(),
+                "`rtc.livekit_url` needs `server.public_url`: clients are told where they are let \
+                 into calls",
             ),
         ];
         match holds.into_iter().find(|(holds, _)| !holds) {

@@ -236,6 +236,8 @@ usage_settings! { settings {
         rooms: Rate = Rate::per_second(1, 30);
         /// Joining rooms and knocking.
         joins: Rate = Rate::per_second(2, 50);
+        /// Getting into calls.
+        calls: Rate = Rate::per_second(1, 30);
         /// Inviting.
         invites: Rate = Rate::per_second(2, 50);
         /// Sending messages and other events, including kicks, bans and leaves.

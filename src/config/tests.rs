@@ -107,6 +107,10 @@ fn every_bad_value_is_refused_with_key_place_and_what_is_allowed() {
         ("outbound", "proxy", "\"https://proxy.example:3128\""),
         ("outbound", "proxy", "\"http://ann:secret@proxy.example:3128\""),
         ("outbound", "no_proxy", "[\"*.example.org\"]"),
+        ("rtc", "livekit_url", "\"https://livekit.example\""),
+        ("rtc", "livekit_url", "\"wss://key:secret@livekit.example\""),
+        ("rtc", "livekit_url", "\"wss://\""),
+        ("rtc", "token_seconds", "59"),
         ("sync", "max_timeout_seconds", "{}"),
         ("sync", "timeline_limit", "0"),
         ("sync", "max_timeline_limit", "1979-05-27"),
@@ -221,12 +225,13 @@ fn whoever_runs_the_server_is_reached_as_configured_or_as_the_postmaster() {
 }
 
 /// Settings that are named as secrets are, and are none.
-const NO_SECRETS: [&str; 14] = [
+const NO_SECRETS: [&str; 15] = [
     "captcha.public_key",
     "login.password",
     "login.get_token",
     "login.get_token_seconds",
     "sso.token_seconds",
+    "rtc.token_seconds",
     "appservices.token_in_query",
     "accounts.change_password",
     "server.policy_server_key",
@@ -264,6 +269,7 @@ fn a_setting_that_is_named_as_a_secret_is_one() {
         "outbound.proxy_password",
         "outbound.proxy_password_file",
         "turn.shared_secret",
+        "rtc.livekit_keys_file",
     ];
     assert_eq!(secret.collect::<Vec<_>>(), expected);
 }
@@ -421,6 +427,13 @@ fn settings_that_contradict_each_other_are_named() {
             "[acme]\nenabled = true\ndomains = [\"a.example\"]\nchallenge = \"tls-alpn-01\"\n\
              [tls]\ncertificate = \"a\"\ncertificate_key = \"b\"",
             "remove one",
+        ),
+        ("[rtc]\nlivekit_url = \"wss://l.example\"", "rtc.livekit_keys_file"),
+        ("[rtc]\nlivekit_keys_file = \"keys\"", "rtc.livekit_url"),
+        (
+            "[server]\nbind = [\"0.0.0.0:8008\"]\n\
+             [rtc]\nlivekit_url = \"wss://l.example\"\nlivekit_keys_file = \"keys\"",
+            "server.public_url",
         ),
     ] {
         let error = file(text).unwrap().config.settled().check().unwrap_err().to_string();

@@ -11,6 +11,7 @@ pub mod delivery;
 pub mod exits;
 pub mod federation;
 mod line;
+pub mod livekit;
 pub mod mail;
 pub mod oidc;
 pub mod outbound;

@@ -104,6 +104,9 @@ pub enum ServerError {
     /// The antispam hook is not usable as it is configured.
     #[error("the antispam hook: {0}")]
     Antispam(String),
+    /// Calls are not possible as they are configured.
+    #[error("calls: {0}")]
+    Calls(String),
     /// A part that is configured is not in this program.
     #[error(
         "`{setting}` is set, and this program was built without the feature `{feature}`: remove the \

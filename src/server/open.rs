@@ -52,6 +52,7 @@ use logcabin_ops::{
 };
 use logcabin_outside::{
     appservice::{QueryClient, Services},
+    livekit::Livekit,
     mail::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -360,6 +361,7 @@ impl Components {
             cluster: cluster.clone(),
             doctor: Doctor::new(config.clone(), Some(running)),
         });
+        let livekit = Livekit::new(&config.rtc, &outbound).map_err(ServerError::Calls)?;
         let screening = Screening::new(&config.antispam, engine, &outbound);
         let screening = screening.map_err(ServerError::Antispam)?;
         let percent = config.rate_limits.enabled.then_some(config.rate_limits.processor_percent);
@@ -418,6 +420,8 @@ impl Components {
                 wrong_signatures: Refundable::new(limits::WRONG_SIGNATURES),
                 query_rates: Default::default(),
                 entry_attempts: Default::default(),
+                livekit,
+                call_tokens: Refundable::new(limits::CALL_TOKENS),
             },
             media,
             presence: tracker(&config.presence, engine),

@@ -61,6 +61,9 @@ impl Reloadable {
             }
         };
         self.reload_certificates(&new);
+        if let Some(livekit) = &self.app.outside.livekit {
+            livekit.reload();
+        }
         let changes = self.config.changes(&new);
         let has_files = |name: &str| match name.split_once('.') {
             Some(("tls", _)) => self.clients.is_some() && new.tls.certificate.is_some(),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::administration::{command, done, done_json, failed, user_command};
+use crate::calls::Livekit;
 use crate::console::{CONSOLE, PASSWORD, cookie, get, log_in, status, text};
 use crate::harness::{Random, TestServer, until};
 
@@ -64,6 +65,7 @@ async fn a_new_server_lacks_only_a_backup() {
         "projections",
         "federation",
         "turn",
+        "calls",
         "mail",
         "push-gateways",
         "oauth",
@@ -139,6 +141,28 @@ async fn a_token_that_is_required_and_does_not_exist_is_found() {
     assert!(found(&report, "registration").is_empty(), "{report:#}");
     are(&report, "ok", &["configuration"]);
     assert_eq!(code, Some(1), "{report:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_livekit_that_does_not_know_the_key_is_found() {
+    let livekit = Livekit::start().await;
+    let server = livekit.server(&MODEST).await;
+    let (report, _) = examined(server.data_dir(), "");
+    are(&report, "ok", &["calls"]);
+    livekit.refuses(Some(503));
+    let (report, code) = examined(server.data_dir(), "");
+    are(&report, "error", &["calls"]);
+    assert_eq!(code, Some(2), "{report:#}");
+    livekit.refuses(Some(401));
+    let (report, _) = examined(server.data_dir(), "");
+    are(&report, "error", &["calls"]);
+    let mend = found(&report, "calls")[0]["mend"].as_str().expect("what to do").to_owned();
+    assert!(mend.contains("rtc.livekit_keys_file"), "{report:#}");
+    // The key of the running server stays, and what it reads at the next reload is no key.
+    livekit.refuses(None);
+    livekit.has_keys("APItest: short\n");
+    let (report, _) = examined(server.data_dir(), "");
+    are(&report, "error", &["calls"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,6 +18,7 @@
 //! - `erasure`: what was redacted leaves the disk.
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.
 //! - `console_upkeep`: its pages about what keeps the data, and about what takes long.
+//! - `calls`: who is let into the calls of a room, by tokens that LiveKit takes.
 //! - `federation`: Synapse, and homeservers that do what they must not.
 //! - `health`: load balancers and service managers learn how the server is.
 //! - `https`: HTTPS by the server itself and by proxies, Unix sockets, and what is taken over at
@@ -56,6 +57,7 @@ mod archive;
 mod backup;
 mod bridge;
 mod brute_force;
+mod calls;
 mod changes;
 mod clients;
 mod cluster;

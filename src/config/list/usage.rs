@@ -183,10 +183,24 @@ macro_rules! usage_settings {
         ttl_seconds: u64 = 86_400, in 60..=31_536_000;
     }
 
-    /// Group calls (MatrixRTC).
+    /// Calls of many people (MatrixRTC) by a LiveKit server. See docs/calls.md.
     rtc: Rtc {
-        /// The addresses of LiveKit services for calls.
-        livekit_urls: List<WebUrl> = List::default();
+        /// The address at which clients reach the LiveKit server, such as
+        /// "wss://livekit.example.org". With it, this server itself lets users into its calls.
+        livekit_url: Option<SocketUrl> = None;
+        /// The address at which this server reaches LiveKit, if it is another one, such as
+        /// "http://127.0.0.1:7880".
+        livekit_api_url: Option<WebUrl> = None;
+        /// A file with the API keys of LiveKit, one on each line, as "key: secret". The first one
+        /// is used. It is read again when the configuration is.
+        livekit_keys_file: Option<SecretFile> = None;
+        /// Seconds in which a client must connect to LiveKit after it was let in.
+        token_seconds: u64 = 600, in 60..=86_400;
+        /// Other homeservers whose users may begin calls on the LiveKit server, too, and not only
+        /// join those that a user of this server began.
+        may_begin: List<ServerPattern> = List::default();
+        /// The addresses of services that let users into calls in the place of this server.
+        service_urls: List<WebUrl> = List::default();
     }
 
     /// Rendezvous: a logged-in device signs another one in by a QR code.

@@ -252,6 +252,42 @@ impl Setting for WebUrl {
     }
 }
 
+/// The address of a service that speaks WebSocket (RFC 6455).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketUrl(Box<str>);
+
+impl SocketUrl {
+    /// The address at which it answers plain requests.
+    pub fn for_requests(&self) -> Result<url::Url, String> {
+        let http = self.0.strip_prefix("ws").map(|rest| format!("http{rest}"));
+        http.as_deref().and_then(web_address).ok_or_else(|| format!("{self} is no address"))
+    }
+}
+
+impl fmt::Display for SocketUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Setting for SocketUrl {
+    const ALLOWED: &'static str = "an address such as \"wss://livekit.example.org\"";
+    const OPTIONAL: &'static str = "\"off\" or an address such as \"wss://livekit.example.org\"";
+
+    fn read(given: &RawSetting<'_>) -> Option<Self> {
+        let text = given.text()?;
+        let is_socket = text.starts_with("wss://") || text.starts_with("ws://");
+        let url = Self(text.into());
+        let requests = url.for_requests().ok().filter(|_| is_socket)?;
+        let is_plain = requests.query().is_none() && requests.fragment().is_none();
+        (is_plain && requests.username().is_empty() && requests.password().is_none()).then_some(url)
+    }
+
+    fn to_toml(&self) -> Value {
+        Value::String(self.0.to_string())
+    }
+}
+
 /// The address of a TURN or STUN server (RFC 7065, RFC 7064).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TurnUri(Box<str>);

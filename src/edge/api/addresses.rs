@@ -73,6 +73,12 @@ pub(super) fn sign_up_of(server: &config::Server, session: &str) -> String {
     format!("{}/sign_up?session={}", path(server), encoded(session))
 }
 
+/// Where clients, also those of other homeservers, are let into calls by OpenID tokens. What they
+/// append is served by [`rtc`](super::rtc).
+pub(super) fn call_service(server: &config::Server) -> String {
+    format!("{}{}/client/unstable/org.logcabin/rtc", server.url(), prefix(server))
+}
+
 /// What `/.well-known/matrix/client` says, for login responses.
 pub(super) fn discovery_info(server: &config::Server) -> Option<login_v3::DiscoveryInfo> {
     let homeserver = login_v3::HomeserverInfo::new(base_url(server)?);

@@ -21,6 +21,7 @@ pub(crate) mod oauth;
 mod outgoing;
 pub mod push;
 pub mod room;
+mod rtc;
 mod screening;
 mod server;
 mod shadow;
@@ -56,6 +57,7 @@ pub fn endpoints(prefixes: &[PathPrefix]) -> Table<Server> {
         appservice::endpoints,
         media::endpoints,
         push::endpoints,
+        rtc::endpoints,
         browser::endpoints,
         console::endpoints,
     ];

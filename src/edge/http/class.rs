@@ -50,6 +50,8 @@ classes! {
     Rooms = rooms;
     /// Joining and knocking.
     Joins = joins;
+    /// Getting into calls.
+    Calls = calls;
     /// Inviting.
     Invites = invites;
     /// Sending events. Kicks, bans and leaves are events, too.

@@ -97,7 +97,7 @@ const LEFT: [(&str, &str); 80] = [
     ("exclude_rooms_from_presence", "presence is told in all rooms"),
     ("exclude_rooms_from_sync", "all rooms are in syncs"),
     ("experimental_features", "see docs/configuration.md for what there is"),
-    ("extra_well_known_client_content", "only rtc.livekit_urls is told besides the addresses"),
+    ("extra_well_known_client_content", "only rtc.service_urls is told besides the addresses"),
     ("federation_certificate_verification_whitelist", "certificates are always verified"),
     ("federation_client_minimum_tls_version", "TLS 1.2 and 1.3 are spoken"),
     ("federation_ip_range_blacklist", "all addresses but public ones are refused"),

@@ -228,7 +228,7 @@ fn rooms(draft: &mut Draft<'_>) {
         .filter_map(|transport| transport.get("livekit_service_url")?.as_str())
         .collect();
     if !urls.is_empty() {
-        draft.set("rtc", "livekit_urls", &json!(urls), "matrix_rtc.transports");
+        draft.set("rtc", "service_urls", &json!(urls), "matrix_rtc.transports");
     }
 }
 

@@ -6,6 +6,7 @@
 //! is ever well merely because nobody looked.
 
 mod backups;
+mod calls;
 mod clock;
 mod configuration;
 mod descriptors;

@@ -99,7 +99,11 @@ fn delegation(
     }
 }
 
-pub(super) fn judge_client(announced: &str, document: &Result<Value, String>) -> Finding {
+pub(super) fn judge_client(
+    announced: &str,
+    has_calls: bool,
+    document: &Result<Value, String>,
+) -> Finding {
     const CHECK: &str = "well-known-client";
     let mend = "Have the proxy of the server's name pass /.well-known/matrix/ to this server, or \
                 serve the same document there, with Access-Control-Allow-Origin: *.";
@@ -116,7 +120,15 @@ pub(super) fn judge_client(announced: &str, document: &Result<Value, String>) ->
         }
     };
     let said = document.pointer("/m.homeserver/base_url").and_then(Value::as_str);
+    let foci = document.get("org.matrix.msc4143.rtc_foci").and_then(Value::as_array);
     match said {
+        Some(_) if has_calls && foci.is_none_or(Vec::is_empty) => Finding::new(
+            CHECK,
+            Level::Warning,
+            "/.well-known/matrix/client does not say where calls are (org.matrix.msc4143.rtc_foci).",
+            "Clients that look for it there offer no calls.",
+            mend,
+        ),
         Some(said) if said.trim_end_matches('/') == announced.trim_end_matches('/') => {
             Finding::ok(CHECK, format!("/.well-known/matrix/client leads clients to {announced}."))
         }
@@ -199,8 +211,20 @@ mod tests {
             (Ok(json!([])), Level::Error),
             (Err("404".to_owned()), Level::Warning),
         ] {
-            let found = judge_client("https://m.example", &document);
+            let found = judge_client("https://m.example", false, &document);
             assert_eq!(found.level, level, "{document:?}");
         }
+    }
+
+    #[test]
+    fn clients_must_be_told_where_calls_are_if_there_are_any() {
+        let with = |foci: Value| {
+            let home = json!({ "base_url": "https://m.example" });
+            let said = json!({ "m.homeserver": home, "org.matrix.msc4143.rtc_foci": foci });
+            judge_client("https://m.example", true, &Ok(said)).level
+        };
+        assert_eq!(with(json!([{ "type": "livekit" }])), Level::Ok);
+        assert_eq!(with(json!([])), Level::Warning);
+        assert_eq!(with(json!(null)), Level::Warning);
     }
 }

@@ -158,5 +158,5 @@ async fn well_known_client(of: &Subject<'_>) -> Option<Finding> {
         Ok(outbound) => in_time(Box::pin(outbound.document(&address))).await,
         Err(error) => Err(error),
     };
-    Some(names::judge_client(&announced, &document))
+    Some(names::judge_client(&announced, of.config.rtc.has_calls(), &document))
 }

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 
 use super::{
-    Finding, Level, STOPPED, Subject, failing, finding::START, in_time, outbound, unknown,
+    Finding, Level, STOPPED, Subject, calls, failing, finding::START, in_time, outbound, unknown,
 };
 use crate::history::terminal::duration;
 use logcabin_base::limits;
@@ -12,27 +12,31 @@ use logcabin_config::Config;
 use logcabin_outside::{
     mail::Messages,
     pushers::FailingGateway,
-    turn::{self, TurnError},
+    turn::{TurnError, bind},
 };
 
 pub(super) async fn findings(of: &Subject<'_>) -> Vec<Finding> {
-    let (calls, mail, oauth) =
-        tokio::join!(Box::pin(calls(of.config)), Box::pin(mail(of.config)), Box::pin(oauth(of)));
+    let (turn, livekit, mail, oauth) = tokio::join!(
+        Box::pin(turn(of.config)),
+        Box::pin(calls::finding(of)),
+        Box::pin(mail(of.config)),
+        Box::pin(oauth(of))
+    );
     let gateways = of.running.map(|running| running.pushers.failing());
-    let mut found = calls;
-    found.push(mail);
+    let mut found = turn;
+    found.extend([livekit, mail]);
     found.push(judge_gateways(gateways.as_deref(), of.now_ms));
     found.extend(oauth);
     found
 }
 
-async fn calls(config: &Config) -> Vec<Finding> {
+async fn turn(config: &Config) -> Vec<Finding> {
     if config.turn.uris.is_empty() {
         let what = "No TURN server is configured: calls work only between networks that allow it.";
         return vec![Finding::ok("turn", what)];
     }
     let asked = config.turn.uris.iter().map(|uri| async move {
-        let asked = tokio::time::timeout(limits::DOCTOR_TIME, Box::pin(turn::bind(uri))).await;
+        let asked = tokio::time::timeout(limits::DOCTOR_TIME, Box::pin(bind(uri))).await;
         judge_turn(&uri.to_string(), &asked.unwrap_or(Err(TurnError::Silent)))
     });
     join_all(asked).await

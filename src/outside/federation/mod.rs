@@ -167,7 +167,7 @@ impl FederationRequest {
 
     /// The same, unsigned.
     #[must_use]
-    pub(crate) const fn unsigned(mut self) -> Self {
+    pub const fn unsigned(mut self) -> Self {
         self.signed = false;
         self
     }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::harness::{TestServer, User, encode, offline, until};
 
 /// A log in which a server finds these guests, each with a session.
-async fn log_with_guests(data_dir: &Path, names: &[&str]) {
+pub(crate) async fn log_with_guests(data_dir: &Path, names: &[&str]) {
     let guest = |name: &&str| {
         let user_id: OwnedUserId = format!("@{name}:e2e.test").try_into().expect("a user id");
         let tokens = Tokens { access: TokenHash::of(name), expires_ms: None, refresh: None };
@@ -37,7 +37,7 @@ async fn log_with_guests(data_dir: &Path, names: &[&str]) {
     offline::decide(data_dir, names.iter().map(guest)).await;
 }
 
-fn guest(server: &TestServer, name: &str) -> User {
+pub(crate) fn guest(server: &TestServer, name: &str) -> User {
     User {
         http: server.http(),
         user_id: format!("@{name}:e2e.test"),

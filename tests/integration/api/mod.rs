@@ -16,7 +16,7 @@ pub(crate) mod encryption;
 mod endpoints;
 mod errors;
 mod filters;
-mod guests;
+pub(crate) mod guests;
 mod hostile;
 mod invites;
 mod key_backup;

@@ -19,7 +19,12 @@ pub(super) async fn admin(server: &TestServer) -> User {
 
 impl User {
     /// A request under `/_matrix/client/v1/admin`.
-    async fn moderate(&self, what: &str, of: &str, set: Option<serde_json::Value>) -> Answer {
+    pub(crate) async fn moderate(
+        &self,
+        what: &str,
+        of: &str,
+        set: Option<serde_json::Value>,
+    ) -> Answer {
         let path = format!("/_matrix/client/v1/admin/{what}/{}", encode(of));
         let method = if set.is_some() { "PUT" } else { "GET" };
         self.http.request(method, &path, Some(&self.access_token), set.as_ref()).await

@@ -17,7 +17,7 @@ async fn without_a_turn_server_and_transports_clients_are_told_of_none() {
     assert_eq!(ann.get("/voip/turnServer").await.ok(), json!({}));
     for path in TRANSPORTS {
         let told = ann.http.request("GET", path, Some(&ann.access_token), None).await.ok();
-        assert_eq!(told, json!({ "rtc_transports": [] }));
+        assert_eq!(told, json!({ "transports": [], "rtc_transports": [] }));
     }
     let versions = ann.http.request("GET", "/_matrix/client/versions", None, None).await.ok();
     assert_eq!(versions["unstable_features"]["org.matrix.msc4143"], false);
@@ -29,7 +29,7 @@ async fn clients_are_told_of_the_servers_that_are_configured_with_a_password_of_
         ("LOGCABIN_TURN_URIS", "turn:turn.example.org?transport=udp,turns:turn.example.org:443"),
         ("LOGCABIN_TURN_SHARED_SECRET", "a secret of the two"),
         ("LOGCABIN_TURN_TTL_SECONDS", "600"),
-        ("LOGCABIN_RTC_LIVEKIT_URLS", "https://calls.example.org/livekit"),
+        ("LOGCABIN_RTC_SERVICE_URLS", "https://calls.example.org/livekit"),
         ("LOGCABIN_REGISTRATION_OPEN", "true"),
     ])
     .await;
@@ -51,7 +51,7 @@ async fn clients_are_told_of_the_servers_that_are_configured_with_a_password_of_
     ]);
     for path in TRANSPORTS {
         let told = ann.http.request("GET", path, Some(&ann.access_token), None).await.ok();
-        assert_eq!(told, json!({ "rtc_transports": transports }));
+        assert_eq!(told, json!({ "transports": transports, "rtc_transports": transports }));
     }
     let http = server.http();
     let document = http.request("GET", "/.well-known/matrix/client", None, None).await.ok();

@@ -4,6 +4,7 @@ mod addresses;
 pub(crate) mod authority;
 mod branches;
 mod bursts;
+mod calls;
 mod chosen_ids;
 mod devices;
 mod doctor;

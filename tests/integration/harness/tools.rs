@@ -43,6 +43,11 @@ pub(crate) fn python_of_programs(module: &str) -> Result<PathBuf, String> {
     with_module(of_venv("programs"), module)
 }
 
+/// A Python that has LiveKit's library.
+pub(crate) fn python_for_livekit() -> Result<PathBuf, String> {
+    with_module(of_venv("livekit"), "livekit.api")
+}
+
 fn of_venv(venv: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/e2e").join(venv).join("bin/python")
 }

@@ -92,7 +92,7 @@ fn configured(config: &Config) -> [(&'static str, bool); 4] {
         // Delayed events.
         ("org.matrix.msc4140", config.delayed_events.max_delay_seconds > 0),
         // Group calls.
-        ("org.matrix.msc4143", !config.rtc.livekit_urls.is_empty()),
+        ("org.matrix.msc4143", config.rtc.has_calls()),
         // Rendezvous of devices, present and former version.
         ("io.element.msc4388", rendezvous.enabled),
         ("org.matrix.msc4108", rendezvous.enabled && rendezvous.for_anyone),
@@ -133,7 +133,7 @@ pub(super) async fn well_known(
         tell("org.matrix.msc2965.authentication", told);
     }
     // The earlier place of the information in `/rtc/transports`.
-    let services = voip::livekit(&config.rtc);
+    let services = voip::livekit(config);
     if !services.is_empty() {
         tell("org.matrix.msc4143.rtc_foci", services.into());
     }

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use sha1::Sha1;
 
 use crate::{
-    api::{answer::json as to_json, server::Server},
+    api::{addresses, answer::json as to_json, server::Server},
     http::{ApiError, Cx, Json, endpoint},
 };
-use logcabin_config::Rtc;
+use logcabin_config::Config;
 
 endpoint! {
     /// The path that clients use, and the proposed one.
@@ -50,14 +50,21 @@ fn password(secret: &str, username: &str) -> Result<String, ApiError> {
     Ok(STANDARD.encode(mac.chain_update(username).finalize().into_bytes()))
 }
 
+/// The transports, under the proposal's present name and the one that clients of today read.
 pub(super) async fn transports(cx: Cx<Server>, _: Transports) -> Result<Json, ApiError> {
-    to_json(&json!({ "rtc_transports": livekit(&cx.app.config.rtc) }))
+    let transports = livekit(&cx.app.config);
+    to_json(&json!({ "transports": transports, "rtc_transports": transports }))
 }
 
-/// The LiveKit services in the format for clients.
-pub(super) fn livekit(rtc: &Rtc) -> Vec<Value> {
-    let urls = rtc.livekit_urls.iter().map(ToString::to_string);
-    urls.map(|url| json!({ "type": "livekit", "livekit_service_url": url })).collect()
+/// The LiveKit servers in the format for clients: this server's own first.
+pub(super) fn livekit(config: &Config) -> Vec<Value> {
+    let own = config.rtc.livekit_url.as_ref().map(|url| {
+        let service = addresses::call_service(&config.server);
+        json!({ "type": "livekit", "url": url.to_string(), "livekit_service_url": service })
+    });
+    let services = config.rtc.service_urls.iter().map(ToString::to_string);
+    let services = services.map(|url| json!({ "type": "livekit", "livekit_service_url": url }));
+    own.into_iter().chain(services).collect()
 }
 
 #[cfg(test)]

@@ -71,16 +71,21 @@ pub(super) async fn request_token(
 
 pub(crate) async fn userinfo(cx: Cx<Server, ()>, request: UserInfo) -> Result<Json, ApiError> {
     let token = request.query.access_token.ok_or_else(ApiError::missing_token)?;
-    let now_ms = cx.app.engine.clock().now_ms();
-    let opened = token.strip_prefix(PREFIX);
-    let opened = opened.and_then(|signed| cx.app.signing.signer.open(PURPOSE, signed, now_ms));
-    let (Statement { user_id, .. }, _) = opened.ok_or_else(|| ApiError::unknown_token(false))?;
-    match cx.app.engine.state().accounts.standing(&user_id) {
+    let user_id = user_of(&cx.app, &token).ok_or_else(|| ApiError::unknown_token(false))?;
+    to_json(&json!({ "sub": user_id }))
+}
+
+/// The user whom a token of this server is about.
+pub(in crate::api) fn user_of(app: &Server, token: &str) -> Option<OwnedUserId> {
+    let now_ms = app.engine.clock().now_ms();
+    let signed = token.strip_prefix(PREFIX)?;
+    let (Statement { user_id, .. }, _) = app.signing.signer.open(PURPOSE, signed, now_ms)?;
+    match app.engine.state().accounts.standing(&user_id) {
         // A deactivated or locked account has no identity. An application service may prove the
         // identity of a user of its own without an account.
         Some(AccountStatus { deactivated: Some(_), .. } | AccountStatus { locked: true, .. }) => {
-            Err(ApiError::unknown_token(false))
+            None
         }
-        _ => to_json(&json!({ "sub": user_id })),
+        _ => Some(user_id),
     }
 }

@@ -48,6 +48,14 @@ pub(crate) fn may_log_in(engine: &Engine, user_id: &UserId) -> Result<(), ApiErr
     }
 }
 
+/// Refuses users who may not take part in anything: besides those who may have no session, the
+/// suspended ones.
+pub(in crate::api) fn may_take_part(engine: &Engine, user_id: &UserId) -> Result<(), ApiError> {
+    may_log_in(engine, user_id)?;
+    let standing = engine.state().accounts.standing(user_id).unwrap_or_default();
+    if standing.suspended { Err(suspended()) } else { Ok(()) }
+}
+
 fn deactivated() -> ApiError {
     ApiError::new(ErrorCode::UserDeactivated, "This account has been deactivated.")
 }
@@ -165,6 +173,9 @@ mod tests {
         "POST /keys/upload",
         "POST /keys/query",
         "POST /keys/claim",
+        // Calls (MSC4195)
+        "POST /rtc/livekit/get_token",
+        "POST /io.element.msc4195/rtc/livekit/get_token",
         // Not in the specification's list: the pictures in what they read, what anyone may call
         // without a token, and the end of a session.
         "GET /media/download/{}/{}",

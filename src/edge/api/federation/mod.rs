@@ -18,6 +18,7 @@ use super::{
     e2ee::keys as encryption,
     media::files,
     room::{address_invite, directory, space},
+    rtc::tokens,
     server::Server,
 };
 use crate::http::{ApiError, Class, Cx, Table, cheap, limited};
@@ -63,6 +64,7 @@ pub fn endpoints() -> Table<Server> {
         .on(invites::exchange, limited(Class::Federation).screened(HookPoint::Invite))
         .on(address_invite::bound, limited(Class::Invites))
         .on(transactions::send, limited(Class::Federation).checked(transactions::is_bounded))
+        .on(tokens::get_for_server, limited(Class::Federation))
         .on(discovery::delegation, cheap())
         .on(openid::userinfo, cheap())
 }

@@ -5,7 +5,7 @@ mod refused;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ruma::{
-    OwnedRoomId, OwnedServerName, RoomAliasId, RoomId, ServerName, UserId,
+    OwnedRoomId, OwnedServerName, OwnedUserId, RoomAliasId, RoomId, ServerName, UserId,
     api::federation::space::SpaceHierarchyParentSummary,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -85,6 +85,41 @@ impl<C: Caller> Cx<Server, C> {
         let path = format!("/_matrix/federation/v1/hierarchy/{}", encoded(room_id.as_str()));
         let said: HierarchyResponse = self.ask(server, FederationRequest::get(path)).await?;
         Ok(said.room)
+    }
+
+    /// The user whom an OpenID token of another homeserver is about, as it says.
+    pub(in crate::api) async fn remote_openid_user(
+        &self,
+        server: &ServerName,
+        token: &str,
+    ) -> Result<OwnedUserId, ApiError> {
+        #[derive(Deserialize)]
+        struct UserInfo {
+            sub: OwnedUserId,
+        }
+        let query = query(&[("access_token", token)])?;
+        let path = format!("/_matrix/federation/v1/openid/userinfo?{query}");
+        let mut question = FederationRequest::get(path).unsigned();
+        question.max_bytes = limits::FOREIGN_USER_INFO_BYTES;
+        let UserInfo { sub } = self.ask(server, question).await?;
+        Ok(sub)
+    }
+
+    /// A token for calls by way of another homeserver's LiveKit server (MSC4195).
+    pub(in crate::api) async fn remote_call_token(
+        &self,
+        server: &ServerName,
+        asked: &impl Serialize,
+    ) -> Result<String, ApiError> {
+        #[derive(Deserialize)]
+        struct Given {
+            jwt: String,
+        }
+        let path = "/_matrix/federation/unstable/io.element.msc4195/rtc/livekit/get_token";
+        let mut question = FederationRequest::post(path, asked);
+        question.max_bytes = limits::CALL_TOKEN_ANSWER_BYTES;
+        let Given { jwt } = self.ask(server, question).await?;
+        Ok(jwt)
     }
 
     /// Counts a request to another homeserver against the caller.

@@ -7,7 +7,7 @@ pub(in crate::api) mod positions;
 use std::{net::IpAddr, sync::Arc};
 
 use arc_swap::ArcSwap;
-use ruma::{OwnedRoomId, RoomId, RoomOrAliasId};
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId};
 use tokio::sync::Semaphore;
 
 use super::answer::not_in_it;
@@ -19,6 +19,7 @@ use logcabin_engine::Engine;
 use logcabin_ops::admin::context::ActContext;
 use logcabin_outside::{
     appservice::{QueryClient, Services},
+    livekit::Livekit,
     mail::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -170,6 +171,10 @@ pub struct Outside {
     pub query_rates: QueryRates,
     /// Rooms of theirs that users are entering.
     pub entry_attempts: EntryAttempts<ApiError>,
+    /// The server for calls, if this one lets users into them.
+    pub livekit: Option<Livekit>,
+    /// How often users show OpenID tokens to get into calls.
+    pub call_tokens: Refundable<OwnedUserId>,
 }
 
 impl Server {
