@@ -33,7 +33,7 @@ pub mod oauth;
 mod permits;
 pub mod policy_list;
 pub mod policy_server;
-mod powers;
+pub mod powers;
 pub mod presence;
 pub mod purge;
 pub mod push;

@@ -11,7 +11,10 @@ use ruma::{
     state_res::events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
 };
 
-use logcabin_read::events::EventRef;
+use logcabin_log::ReadError;
+use logcabin_read::events::{EventRef, EventStore, as_shown};
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// The powers of users in a room.
 pub struct Powers<'a> {
@@ -32,6 +35,18 @@ impl<'a> Powers<'a> {
             creators: creators.unwrap_or_default(),
             levels: levels.map(RoomPowerLevelsEvent::new),
         }
+    }
+
+    /// The present powers in a room.
+    pub fn of_room(room: &'a Room, events: &EventStore) -> Result<Self, ReadError> {
+        let find = |kind: StateEventType| {
+            let offset = room.state_event(&kind, "", Offset::MAX);
+            let event = offset.map(|offset| events.get(offset)).transpose()?.flatten();
+            Ok::<_, ReadError>(event.map(|event| as_shown(room, event, Offset::MAX)))
+        };
+        let create = find(StateEventType::RoomCreate)?;
+        let levels = find(StateEventType::RoomPowerLevels)?;
+        Ok(Self::new(&room.rules.authorization, create, levels))
     }
 
     /// The creators, if they are above all levels, and the users with levels of their own.
@@ -127,7 +142,7 @@ mod tests {
 
     use super::*;
     use logcabin_read::events::StoredEvent;
-    use logcabin_record::{Offset, command::RoomEvent};
+    use logcabin_record::command::RoomEvent;
 
     fn event(event_type: &str, content: Value) -> EventRef {
         let pdu = json!({

@@ -69,6 +69,10 @@ impl Proposal for SetPusher {
         if let Some(own) = own.first().filter(|_| self.keep_device) {
             pusher.device_id.clone_from(&own.body.device_id);
         }
+        // What came while it was off is not told.
+        if own.iter().any(|own| own.body.disabled) && !pusher.disabled {
+            remove(commit, user_id, ids, PusherEnd::Asked);
+        }
         // Clients set their pushers at each start.
         if own.iter().all(|own| own.body != pusher) {
             commit.append(self.stream(), pusher);

@@ -83,9 +83,8 @@ impl Redact {
     }
 }
 
-/// Whether a user may see what was redacted in a room (MSC2815): somebody in it who may redact
-/// events of others.
-pub fn may_see_redacted(env: &Env, room: &Arc<Room>, user_id: &UserId) -> Result<bool, Refusal> {
+/// Whether a user is in a room, and may redact events of others there.
+pub fn may_redact_others(env: &Env, room: &Arc<Room>, user_id: &UserId) -> Result<bool, Refusal> {
     let draft = RoomDraft::of(Arc::clone(room));
     Ok(draft.membership(env, user_id)? == Some(Membership::Join)
         && draft.powers(env)?.may_redact_others(user_id))

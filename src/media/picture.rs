@@ -231,6 +231,16 @@ pub fn thumbnails(path: &Path, wishes: &[ThumbnailSpec]) -> Result<Vec<Thumbnail
     wishes.iter().map(&mut answer).collect()
 }
 
+/// The picture in a file, or the first of its frames, decoded and encoded in its own size: nothing
+/// of the file's bytes is left. For small pictures, which are their own thumbnails.
+pub fn redrawn(path: &Path) -> Result<(Format, Vec<u8>), PictureError> {
+    let (_, mut decoder) = open(source(path)?)?;
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let mut picture = DynamicImage::from_decoder(decoder)?;
+    picture.apply_orientation(orientation);
+    encode(&picture, None)
+}
+
 fn source(path: &Path) -> Result<FilteredPicture<BufReader<File>>, PictureError> {
     let file = BufReader::new(File::open(path)?);
     if file.get_ref().metadata()?.len() > limits::PICTURE_FILE_BYTES {
@@ -493,6 +503,23 @@ mod tests {
         assert_eq!(plan((300, 50), crop), Some(((50, 50), (50, 50))));
         assert_eq!(plan((96, 96), crop), None);
         assert_eq!(plan((5000, 5000), wish(4000, 10, Method::Crop)), None);
+    }
+
+    #[test]
+    fn nothing_of_a_file_is_left_in_what_is_redrawn() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("picture");
+        let mut file = Cursor::new(Vec::new());
+        let picture = DynamicImage::new_rgb8(20, 10);
+        picture.write_to(&mut file, ImageFormat::Png).unwrap();
+        let mut bytes = file.into_inner();
+        bytes.extend(b"<script>");
+        std::fs::write(&path, &bytes).unwrap();
+        let small = wish(320, 240, Method::Scale);
+        assert_eq!(thumbnails(&path, &[small]).unwrap(), [Thumbnail::Original(Format::Png)]);
+        let (format, redrawn) = redrawn(&path).unwrap();
+        assert_eq!(about(&redrawn).unwrap(), PictureInfo { format, size: (20, 10) });
+        assert!(!redrawn.windows(8).any(|some| some == b"<script>"));
     }
 
     proptest! {

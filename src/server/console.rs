@@ -21,15 +21,16 @@ pub(super) fn begin(
     tasks: &mut Tasks,
 ) {
     let (samples, stop) = (Arc::clone(&app.samples), shutdown.clone());
-    tasks.keep("samples for the console", move || {
+    let sampling = tasks.keep("samples for the console", move || {
         Arc::clone(&samples).collect(Arc::clone(&observer), stop.clone())
     });
+    // This task stores the samples on disk, and the next one the totals.
+    tasks.wait_for("samples for the console", sampling);
     let (tally, engine) = (Arc::clone(&app.tally), Arc::clone(&app.engine));
     let stop = shutdown.clone();
     let totals = tasks.keep("totals for the console", move || {
         Arc::clone(&tally).follow(Arc::clone(&engine), stop.clone())
     });
-    // This task stores the totals on disk.
     tasks.wait_for("totals for the console", totals);
     let (context, stop) = (Arc::clone(&app.context), shutdown.clone());
     tasks.keep("names of rooms", move || learn_names(Arc::clone(&context), stop.clone()));

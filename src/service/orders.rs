@@ -14,7 +14,7 @@ use logcabin_record::Origin;
 /// The orders that this process works on.
 static UNDER_WAY: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Why an order did not come to its end. An administrator's continues at the next start.
+/// Why an order did not come to its end. It continues at the next start.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
     #[error(transparent)]

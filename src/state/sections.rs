@@ -188,7 +188,7 @@ sections! {
     history_purges, "history purges", 1, may begin empty;
     policy_lists, "policy lists", 1, may begin empty;
     notices, "notices", 1;
-    reports, "reports", 1;
+    reports, "reports", 2, reads 1 as super::reports::former::V1;
     memberships, "memberships", 1;
     undone, "undone memberships", 1;
     usage, "usage", 2, may begin empty;

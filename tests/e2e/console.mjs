@@ -43,17 +43,78 @@ assert.equal(await page.evaluate(() => document.cookie), "", "scripts can read t
 // Whether anything is wrong, and what there is to do.
 assert.match(await page.title(), /^Home · .+/);
 const sections = await page.$$eval("section", (all) => all.map((section) => section.textContent));
-assert.match(sections[0], /^Is anything wrong\?.*Looked at .* ago/s);
+assert.match(sections[0], /^Is anything wrong\?.*Looked at (just now|.* ago)/s);
 assert.match(sections[1], /^Is there work\?1 open report/);
 const groups = await page.$$eval("header nav a", (links) => links.map((link) => link.textContent.trim()));
 assert.deepEqual(groups, ["Home", "People", "Rooms", "Safety 1 open", "History", "System"]);
 
-assert.equal(await page.$$eval("figure", (all) => all.length), 20);
-const plots = await page.$$eval("svg", (all) => all.map((svg) => [svg.ariaLabel, svg.querySelectorAll("path.line").length]));
-for (const [label, lines] of plots) assert.ok(lines > 0 && /now, .+ at most$/.test(label), `${label}: ${lines} lines`);
+assert.equal(await page.$$eval("figure.plot", (all) => all.length), 12);
+const plots = await page.$$eval(".canvas", (all) => all.map((canvas) => [canvas.ariaLabel, canvas.querySelectorAll("path.line").length]));
+for (const [label, lines] of plots) assert.ok(lines > 0 && / now, .+ at most$/.test(label), `${label}: ${lines} lines`);
 await look("now");
 const before = await page.$eval("#plots", (plots) => plots.innerHTML);
 await page.waitForFunction((before) => document.getElementById("plots").innerHTML !== before, {}, before);
+
+// The values of a moment are shown to a mouse and to the keyboard, and lead to the log.
+const READING = /^\d+ [A-Z][a-z]{2} \d\d:\d\d:\d\d · (half|–|\d)/;
+const reading = () => page.$eval(".reading", (reading) => reading.textContent);
+await page.setViewport({ width: 1400, height: 800 });
+await page.hover(".canvas");
+const hovered = await reading();
+assert.match(hovered, READING);
+assert.equal(await page.$$eval(".cursor line", (lines) => lines.length), 1);
+await page.hover("h1");
+assert.match(await reading(), /at most$/);
+await page.focus(".canvas");
+await page.keyboard.press("End");
+const newest = await reading();
+assert.match(newest, READING);
+await page.keyboard.press("ArrowLeft");
+assert.match(await reading(), READING);
+assert.notEqual(await reading(), newest);
+await picture(page, directory, "cursor", "desk", "dark");
+await page.keyboard.press("Home");
+assert.match(await reading(), READING);
+await page.keyboard.press("Escape");
+assert.match(await reading(), /at most$/);
+await page.keyboard.press("End");
+await submitted(() => page.keyboard.press("Enter"));
+assert.match(page.url(), /\/log\?at=/);
+assert.ok(await page.$$eval("#records tr", (rows) => rows.length) > 0);
+await page.goBack();
+
+// Each range is a link, and the part that is refreshed stays in it. What happened leads to the log.
+for (const range of ["day", "week", "month"]) {
+    await submitted(() => page.click(`nav[aria-label=Range] a[href$=${range}]`));
+    assert.equal(await page.$eval("nav[aria-label=Range] [aria-current]", (link) => link.textContent), range);
+    assert.match(await page.$eval("#plots", (plots) => plots.dataset.from), new RegExp(`range=${range}$`));
+    assert.ok(await page.$$eval(".canvas:first-child a.mark, .canvas .mark", (marks) => marks.length) > 0);
+    await look(`now-${range}`);
+}
+await page.focus(".happened a");
+await submitted(() => page.keyboard.press("Enter"));
+assert.match(page.url(), /\/log\?at=/);
+assert.ok(await page.$$eval("#records tr", (rows) => rows.length) > 0);
+
+// Times are those of the reader's zone, and in UTC for whoever points at one.
+await page.emulateTimezone("Asia/Kolkata");
+await page.reload();
+const [shown, hint] = await page.$eval("#records time", (time) => [time.textContent, time.title]);
+assert.equal(new Date(`${shown.replace(" ", "T")}+05:30`).getTime(), new Date(`${hint.slice(0, 19).replace(" ", "T")}Z`).getTime());
+assert.match(hint, / UTC, (just now|.+ ago)$/);
+assert.match(await page.$eval("#zone", (zone) => zone.textContent), /^Times are in Asia\/(Kolkata|Calcutta);/);
+await page.emulateTimezone("UTC");
+
+// Without scripts, the values are a table, and the ranges are links.
+await page.setJavaScriptEnabled(false);
+await page.goto(`${address}/_logcabin/console?range=day`);
+const plain = await page.$eval("#zone", (zone) => zone.textContent);
+assert.equal(plain, "Times are in UTC.");
+await page.click(".plot summary");
+assert.ok(await page.$$eval(".plot details[open] tbody tr", (rows) => rows.length) > 10);
+await submitted(() => page.click("nav[aria-label=Range] a[href$=hour]"));
+await page.setJavaScriptEnabled(true);
+await page.goto(`${address}/_logcabin/console`);
 
 await visit("log");
 assert.ok(await page.$$eval("#records tr", (rows) => rows.length) > 10);
@@ -131,7 +192,7 @@ await look("disk");
 await visit("activity");
 const shades = await page.$$eval("rect.heat", (hours) => new Set(hours.map((hour) => hour.getAttribute("fill-opacity"))).size);
 assert.ok(shades > 3, `${shades} shades`);
-for (const label of await page.$$eval("main svg", (all) => all.map((svg) => svg.ariaLabel))) assert.ok(label?.length > 10, label);
+for (const label of await page.$$eval("main svg:not([aria-hidden]), .canvas", (all) => all.map((svg) => svg.ariaLabel))) assert.ok(label?.length > 10, label);
 await look("activity");
 
 // An event leads to what is about it, with the keyboard.
@@ -171,8 +232,8 @@ for (const name of ["users", "rooms", "media", "reports", "waiting", "policies",
 
 // A report leads to what can be done about it.
 await visit("reports");
-await submitted(() => page.click("td[data-label=Report] a"));
-assert.match(await page.$eval("main dl", (facts) => facts.textContent), /onerror=alert/);
+await submitted(() => page.click("ol.lines a"));
+assert.match(await page.$eval(".reporters", (reporters) => reporters.textContent), /onerror=alert/);
 await look("report");
 
 // The search field leads to what is named, and lists what is called so.
@@ -189,15 +250,15 @@ assert.match(await page.$eval("nav[aria-label=Breadcrumb]", (crumbs) => crumbs.t
 assert.equal(await find("3"), "/log/3");
 const [, of] = room.split(/:(.*)/);
 assert.equal(decodeURIComponent(await find(`@${user}:${of}`)), `/users/@${user}:${of}`);
-await find(user);
-assert.equal(await page.$eval("td[data-label=User]", (cell) => cell.textContent), `@${user}:${of}`);
+assert.equal(decodeURIComponent(await find(user)), `/users/@${user}:${of}`);
 await find("127.0.0.1");
 assert.ok(await page.$$eval("td[data-label=Device]", (cells) => cells.length) > 0);
-await find("<b>");
+assert.equal(decodeURIComponent(await find("<b>")), `/rooms/${room}`);
+await find("a");
 assert.match(await page.$eval("td[data-label=Room]", (cell) => cell.textContent), /<b>Cabin<\/b>/);
 assert.equal(await page.$$eval("main b", (all) => all.length), 0);
 await look("find");
-await find("@eve:elsewhere.example");
+assert.match(decodeURIComponent(await find("@eve:elsewhere.example")), /^\/users\/@eve:elsewhere.example$/);
 assert.match(await page.$eval("main", (main) => main.textContent), /in 0 room\(s\) of this one/);
 await find("no such thing at all");
 assert.match(await page.$eval("[role=status]", (said) => said.textContent), /^Nothing on this server/);

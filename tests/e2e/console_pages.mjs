@@ -6,23 +6,13 @@
 // Judges for itself: ends with an error if something is not as it should be.
 
 import assert from "node:assert/strict";
-import { openBrowser, picture } from "./console_browser.mjs";
-import { everyLook } from "./looks.mjs";
+import { logIn, lookAt, openBrowser } from "./console_browser.mjs";
 
 const [address, executablePath, user, password, directory, ...pages] = process.argv.slice(2);
 
 const { browser, page, complaints } = await openBrowser(executablePath);
 
-await page.goto(`${address}/_logcabin/console`);
-await page.type("#user", user);
-await page.type("#password", password);
-await Promise.all([page.waitForNavigation(), page.keyboard.press("Enter")]);
-for (const of of pages) {
-    const [name, path] = [of.slice(0, of.indexOf("=")), of.slice(of.indexOf("=") + 1)];
-    const answer = await page.goto(`${address}/_logcabin/console${path}`);
-    assert.equal(answer.status(), 200, path);
-    assert.equal(await page.$$eval("main img, main b", (all) => all.length), 0, `${path}: markup of others`);
-    await everyLook(page, name, (size, scheme) => picture(page, directory, name, size, scheme));
-}
+await logIn(page, address, user, password);
+await lookAt(page, address, directory, pages);
 assert.deepEqual(complaints, []);
 await browser.close();

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::administration::{command, done, done_json, failed, user_command};
-use crate::console_plots::write_weeks;
+use crate::console_plots::{keep_samples, write_weeks};
 use crate::harness::tools::{chromium, judged, node, programs};
 use crate::harness::{RawAnswer, TestServer, encode, skip, until};
 
@@ -293,7 +293,7 @@ async fn administrators_can_search_and_an_act_shows_its_effect_before_it_is_conf
     assert_eq!(status(&shown), 200, "{page}");
     assert!(page.contains("This would happen") && page.contains("is locked"), "{page}");
     let user = see(&format!("/users/{}", encode(&ann.user_id))).await;
-    assert!(!user.contains("locked <"), "{user}");
+    assert!(!user.contains("<strong>Locked"), "{user}");
     let confirmed = format!("{filled}&confirmed=yes");
     for elsewhere in [("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")] {
         assert_eq!(status(&order("set-status", &confirmed, &[elsewhere]).await), 403);
@@ -301,7 +301,7 @@ async fn administrators_can_search_and_an_act_shows_its_effect_before_it_is_conf
     let page = text(&order("set-status", &confirmed, &[]).await);
     assert!(page.contains("This was done"), "{page}");
     let user = see(&format!("/users/{}", encode(&ann.user_id))).await;
-    assert!(user.contains("locked <"), "{user}");
+    assert!(user.contains("<strong>Locked") && user.contains("“<bdi>spam</bdi>”"), "{user}");
     // It is a record, by the administrator and with the reason.
     let log = see("/log?kind=user.status").await;
     assert!(log.contains(&admin.user_id) && log.contains("spam"), "{log}");
@@ -384,47 +384,6 @@ async fn a_link_from_the_command_line_logs_an_administrator_in_once() {
         let page = text(&get(&server, path, &mine).await);
         assert!(page.contains("Events of rooms") && !page.contains("NaN"), "{page}");
     }
-}
-
-/// What an earlier process has kept of the last day: the plots are drawn from it.
-fn keep_samples(data_dir: &std::path::Path) {
-    let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs_f64();
-    let ring = |count: u32, every: f64| -> Vec<Value> {
-        let begun = now - f64::from(count) * every;
-        let (mut counted, mut within) = ([0.0; 3], [0.0; 18]);
-        let sample = |number: u32| {
-            let at = begun + f64::from(number) * every;
-            let busy = 1.0 + (at / 1700.0).sin() + 0.3 * (f64::from(number) / 7.0).sin();
-            counted[0] += every * 40.0 * busy.max(0.1);
-            counted[1] += every * 12.0 * busy.max(0.1);
-            // The answers within each bound of their histogram.
-            for (bound, answers) in within.iter_mut().enumerate() {
-                let part = 1.0 / (1.0 + (4.0 + busy - bound as f64).exp());
-                *answers += every * 12.0 * busy.max(0.1) * if bound == 17 { 1.0 } else { part };
-            }
-            counted[2] += every * 12.0 * busy.max(0.1) * 0.002 * (1.0 + busy);
-            json!({
-                "at_ms": (at * 1000.0) as u64, "requests": counted[0], "records": counted[1],
-                "syncs": counted[1], "sync_seconds": counted[2], "delays": counted[1],
-                "delays_within": within,
-                "delay_seconds": counted[2] * 1.5, "cpu_seconds": counted[0] * 0.0004,
-                "waiting": (90.0 + 40.0 * busy).round(), "memory": 1.2e8 + 4e6 * busy,
-                "disk_used": 2e9 + (at - begun) * 3e3, "disk_free": 3e10, "errors": 0.0, "lag": 0.0,
-            })
-        };
-        (0..count).map(sample).collect()
-    };
-    let growth: Vec<Value> = (0..240_u64)
-        .map(|number| {
-            let days = (240 - number) as f64 / 4.0;
-            let log = 16.8e6 - days * 2e5 + 1e5 * days.sin();
-            let parts = [log, log * 0.02, 0.0, 0.0, 0.0, 0.0];
-            let used = parts.map(|bytes| bytes as u64);
-            json!({ "at_ms": ((now - days * 86_400.0) * 1000.0) as u64, "used": used, "free": 0 })
-        })
-        .collect();
-    let rings = json!({ "hour": ring(360, 10.0), "day": ring(288, 300.0), "growth": growth });
-    std::fs::write(data_dir.join("console.samples"), rings.to_string()).expect("it is written");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -525,6 +484,13 @@ async fn the_search_field_leads_to_what_an_id_names_whatever_others_are_called()
     for user in [&admin, &ann, &mimic, &lobby] {
         assert!(at_address.contains(&*user.user_id), "{at_address}");
     }
+    // Where but one thing has a name, the search leads to it; a homeserver is an id.
+    server.register("pathfinder").await;
+    assert!(leads("pathfinder").await.starts_with("/users/%40pathfinder%3A"));
+    assert_eq!(leads("backups").await, "/backups");
+    assert_eq!(leads("POLICY LISTS").await, "/policies");
+    let acts = lists("clean up").await;
+    assert!(acts.contains("/act/clean-up"), "{acts}");
     let named = lists("lobby").await;
     assert!(named.contains(&*lobby.user_id) && named.contains(">Lobby<"), "{named}");
     let nothing = "Nothing on this server has this name.";
@@ -533,7 +499,8 @@ async fn the_search_field_leads_to_what_an_id_names_whatever_others_are_called()
         let page = lists(of).await;
         assert!(page.contains(nothing) && !page.contains("<script>alert"), "{of}: {page}");
     }
-    let elsewhere = lists("@eve:elsewhere.example").await;
+    let path = leads("@eve:elsewhere.example").await;
+    let elsewhere = text(&get(&server, &path, &mine).await);
     assert!(elsewhere.contains("in 0 room(s) of this one"), "{elsewhere}");
     assert_eq!(status(&get(&server, "/find?q=7", "").await), 303);
 }
@@ -555,8 +522,8 @@ async fn a_report_is_shown_with_what_was_said_and_what_can_be_done() {
     }
     let mine = cookie(&log_in(&server, "admin", PASSWORD, &[]).await);
     let listed = text(&get(&server, "/reports", &mine).await);
-    let links = listed.split("href=\"/_logcabin/console/reports/").skip(1);
-    let ids: Vec<_> = links.filter_map(|link| Some(link.split_once('"')?.0.to_owned())).collect();
+    let lines = listed.split("name=\"reports\" value=\"").skip(1);
+    let ids: Vec<_> = lines.filter_map(|line| Some(line.split_once('"')?.0.to_owned())).collect();
     assert_eq!(ids.len(), 2, "{listed}");
     let form = format!("/act/remove-reports?reports={}&reports={}", ids[0], ids[1]);
     let form = text(&get(&server, &form, &mine).await);
@@ -564,13 +531,13 @@ async fn a_report_is_shown_with_what_was_said_and_what_can_be_done() {
     let page = text(&get(&server, &format!("/reports/{}", ids[1]), &mine).await);
     for part in [
         "a quiet evening",
-        "<strong><bdi>buy &lt;b&gt;now&lt;/b&gt;</bdi></strong>",
+        "<div class=\"reported\"><bdi class=\"said\">buy &lt;b&gt;now&lt;/b&gt;\n</bdi>",
         "buy more",
         "act/redact-event",
         "act/redact-user",
         "act/set-status",
         "act/remove-report",
-        &format!("console/reports/{}", ids[0]),
+        &format!("report={}", ids[0]),
     ] {
         assert!(page.contains(part), "no `{part}` in {page}");
     }

@@ -80,6 +80,61 @@ pub(crate) async fn write_weeks(data_dir: &Path) {
     log.close();
 }
 
+/// What an earlier version has kept of the last month: the plots are drawn from it.
+pub(crate) fn keep_samples(data_dir: &Path) {
+    let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs_f64();
+    let begun_ms = ((now - 3e6) * 1000.0) as u64;
+    let ring = |count: u32, every: f64| -> Vec<Value> {
+        let begun = now - f64::from(count) * every;
+        let (mut requests, mut records) = (0.0, 0.0);
+        let (mut slow, mut fast) = ([0.0; 19], [0.0; 16]);
+        let sample = |number: u32| {
+            let at = begun + f64::from(number) * every;
+            let day = (at / 86_400.0 * std::f64::consts::TAU).sin();
+            let busy = (1.0 + 0.6 * day + 0.3 * (f64::from(number) / 7.0).sin()).max(0.1);
+            requests += every * 40.0 * busy;
+            records += every * 12.0 * busy;
+            let add = |within: &mut [f64], middle: f64| {
+                // The answers within each bound of their histogram, and all.
+                let all = within.len() - 1;
+                for (bound, answers) in within.iter_mut().enumerate() {
+                    let part = 1.0 / (1.0 + ((middle + busy - bound as f64) * 1.7).exp());
+                    *answers += every * 12.0 * busy * if bound == all { 1.0 } else { part };
+                }
+            };
+            add(&mut slow, 3.0);
+            add(&mut fast, 6.0);
+            json!({
+                "at_ms": (at * 1000.0) as u64, "begun_ms": begun_ms, "requests": requests,
+                "records": records, "requests_within": slow.to_vec(),
+                "writes_within": fast.to_vec(), "news_within": slow.to_vec(),
+                "cpu_seconds": requests * 0.0004, "waiting": (90.0 + 40.0 * busy).round(),
+                "memory": 1.2e8 + 4e6 * busy, "disk_used": 2e9 + (at - now) * 3e2,
+                "disk_free": 3e10, "errors": requests * 1e-4, "lag": 0.0,
+            })
+        };
+        // For a while, the server was away.
+        let was_away = |number: &u32| (count * 6 / 10..count * 7 / 10).contains(number);
+        (0..count).filter(|number| !was_away(number)).map(sample).collect()
+    };
+    let growth: Vec<Value> = (0..240_u64)
+        .map(|number| {
+            let days = (240 - number) as f64 / 4.0;
+            let log = 16.8e6 - days * 2e5 + 1e5 * days.sin();
+            let parts = [log, log * 0.02, 0.0, 0.0, 0.0, 0.0];
+            let used = parts.map(|bytes| bytes as u64);
+            json!({ "at_ms": ((now - days * 86_400.0) * 1000.0) as u64, "used": used, "free": 0 })
+        })
+        .collect();
+    let start = |days: f64, version: &str| json!({ "at_ms": ((now - days * 86_400.0) * 1000.0) as u64, "version": version });
+    let rings = json!({
+        "hour": ring(360, 10.0), "day": ring(720, 120.0), "week": ring(672, 900.0),
+        "month": ring(744, 3600.0), "growth": growth,
+        "starts": [start(20.0, "0.0.8"), start(5.0, "0.0.8"), start(0.02, "0.0.9")],
+    });
+    std::fs::write(data_dir.join("console.samples"), rings.to_string()).expect("it is written");
+}
+
 /// A server with an administrator who has the console open.
 async fn opened(server: &TestServer) -> (crate::harness::User, String) {
     let admin = server.register("admin").await;
@@ -156,6 +211,69 @@ async fn the_console_knows_what_takes_disk_without_reading_the_log_and_across_re
     server.restart().await;
     admin.send_text(&room_id, "again", "hello").await;
     agrees(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plots_have_ranges_gaps_and_marks_that_lead_to_the_log_across_restarts() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    keep_samples(directory.path());
+    let enabled = [("LOGCABIN_CONSOLE_ENABLED", "true")];
+    let mut server = TestServer::start_on_with(directory.path(), &enabled).await;
+    let (admin, mine) = opened(&server).await;
+    for (range, ticks) in
+        [("hour", ":15<"), ("day", "04:00<"), ("week", "<text"), ("month", "<text")]
+    {
+        let home = page(&server, &format!("?range={range}"), &mine).await;
+        assert_eq!(home.matches("class=\"canvas\"").count(), 12, "{home}");
+        let chosen = format!("<a href=\"?range={range}\" aria-current=\"true\">{range}</a>");
+        assert!(home.contains(&chosen), "no {chosen} in {home}");
+        assert!(home.contains(&format!("/plots?range={range}\"")), "{home}");
+        assert!(home.contains(ticks), "no {ticks} in {range}: {home}");
+        // The server was away once, and is another process now.
+        let memory = home.split("Memory: ").nth(1).and_then(|rest| rest.split("</figure>").next());
+        let memory = memory.expect("a plot of the memory");
+        assert!(memory.matches("class=\"line s0\"").count() >= 3, "{range}: {memory}");
+        let part = page(&server, &format!("/plots?range={range}"), &mine).await;
+        assert!(part.starts_with("<div class=\"plots\">"), "{part}");
+    }
+    for path in ["?range=year", "/plots?range=%3Cb%3E", "/activity?range=-1"] {
+        assert_eq!(status(&get(&server, path, &mine).await), 400, "{path}");
+    }
+    let upgrade = format!("Version {} after 0.0.9", env!("CARGO_PKG_VERSION"));
+    assert!(page(&server, "?range=hour", &mine).await.contains(&upgrade), "no `{upgrade}`");
+
+    // What an administrator does is marked as soon as it is counted, with the way to its record.
+    let room_id = admin.create_room(json!({ "name": HOSTILE })).await;
+    let block = format!("block {} --reason spam", room_id);
+    done(command("room", server.data_dir(), &block, ""));
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let backup = place.path().join("backup");
+    done(command("backup", server.data_dir(), &backup.display().to_string(), ""));
+    let marks = async |server: &TestServer| {
+        let home = page(server, "?range=hour", &mine).await;
+        let list = home.split("What happened</h2>").nth(1).expect("a list");
+        list.split("</ul>").next().unwrap_or_default().to_owned()
+    };
+    until("the backup is marked", async || marks(&server).await.contains("Backup by")).await;
+    let list = marks(&server).await;
+    let newest = list.split("<a href=\"/_logcabin/console").nth(1).expect("a link");
+    let newest = newest.split('"').next().expect("an address");
+    let log = page(&server, newest, &mine).await;
+    let first = log.split("data-label=\"Kind\">").nth(1).and_then(|rest| rest.split('<').next());
+    assert_eq!(first, Some("backup.made"), "{newest}: {log}");
+
+    // Samples and marks are there after a restart, which is a mark itself.
+    let lines = |home: &str| home.matches(';').count();
+    let before = page(&server, "?range=week", &mine).await;
+    server.stop();
+    server.restart().await;
+    let after = page(&server, "?range=week", &mine).await;
+    assert!(lines(&after) + 50 > lines(&before), "{after}");
+    until("the acts are still marked", async || {
+        let list = marks(&server).await;
+        list.contains("Start of the server") && list.contains("Backup by")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

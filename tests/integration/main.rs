@@ -10,6 +10,7 @@
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `cluster`: several nodes share one log, and any of them may fail.
 //! - `console`: the pages for administrators, also in Chromium.
+//! - `console_pages`: its pages of people, rooms and media.
 //! - `console_plots`: what the console draws agrees with what there is.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `doctor`: what is wrong with a server is found, and nothing is called well that nobody looked
@@ -62,7 +63,9 @@ mod changes;
 mod clients;
 mod cluster;
 mod console;
+mod console_pages;
 mod console_plots;
+mod console_reports;
 mod console_upkeep;
 #[path = "../contents/mod.rs"]
 mod contents;

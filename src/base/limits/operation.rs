@@ -85,8 +85,13 @@ pub const OUTBOUND_ADDRESSES: usize = 4;
 pub const REDACTED_BY_A_RECORD: usize = 256;
 pub const REDACTING_ROOMS: usize = 64;
 
-/// With an event that a user redacts, at most this many are redacted that relate to it.
+/// How many of the reports that were closed last are known without a search in the log.
+pub const CLOSED_REPORTS: usize = 1000;
+
+/// With an event that a user redacts, at most this many are redacted that relate to it, among the
+/// newest of these.
 pub const RELATED_REDACTED: usize = 1000;
+pub const RELATED_LOOKED_AT: usize = 20_000;
 
 /// What a user sent is redacted this many events at a time. At the end, this many are named that
 /// could not be redacted. While the log takes no writes, it is tried again after these pauses, and

@@ -14,7 +14,7 @@ pub const LATENCY: &[f64] = &[
 ];
 
 /// For what takes microseconds when all is well.
-const STAGE: &[f64] = &[
+pub const STAGE: &[f64] = &[
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
     0.1, 0.5, 2.5,
 ];

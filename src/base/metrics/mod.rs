@@ -20,7 +20,7 @@ use prometheus::{
 
 pub use list::{
     Background, CacheName, Disk, LATENCY, LoginRefusal, Metrics, NONE, PduOutcome, Reachable,
-    SyncStage, Transfer, Tried, Withheld, WriteStage,
+    STAGE, SyncStage, Transfer, Tried, Withheld, WriteStage,
 };
 
 /// The media type of [`text`].
@@ -93,12 +93,25 @@ pub fn totals() -> HashMap<String, f64> {
     totals
 }
 
-/// The cumulative counts of a histogram's buckets, in the order of their bounds.
-pub fn within(histogram: &Histogram) -> Vec<u64> {
-    let families = histogram.collect();
-    let measured = families.iter().flat_map(|family| family.get_metric());
-    let buckets = measured.flat_map(|metric| metric.get_histogram().get_bucket());
-    buckets.map(|bucket| bucket.cumulative_count()).collect()
+/// The cumulative counts of a histogram's buckets, in the order of their bounds, and at last the
+/// number of all measurements: sums over the endpoints that are wanted, if it has several.
+pub fn within(histogram: &impl Collector, is_wanted: impl Fn(&str) -> bool) -> Vec<u64> {
+    let mut counts = Vec::new();
+    for metric in histogram.collect().iter().flat_map(|family| family.get_metric()) {
+        let endpoint = metric.get_label().iter().find(|label| label.name() == "endpoint");
+        if endpoint.is_some_and(|endpoint| !is_wanted(endpoint.value())) {
+            continue;
+        }
+        let histogram = metric.get_histogram();
+        let buckets = histogram.get_bucket().iter().map(|bucket| bucket.cumulative_count());
+        for (place, count) in buckets.chain([histogram.get_sample_count()]).enumerate() {
+            match counts.get_mut(place) {
+                Some(sum) => *sum += count,
+                None => counts.push(count),
+            }
+        }
+    }
+    counts
 }
 
 /// A label whose values are fixed in the program.

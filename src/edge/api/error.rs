@@ -9,7 +9,6 @@ use logcabin_engine::ProposeError;
 use logcabin_log::{AppendError, ReadError};
 use logcabin_service::{
     accounts::{identity::IdentityError, names::InvalidName},
-    orders::OrderError,
     passwords::{Denied, policy::UnfitPassword},
 };
 
@@ -27,15 +26,6 @@ impl From<ProposeError> for ApiError {
             ProposeError::Refused(refusal) => refusal.into(),
             ProposeError::Log(error) => error.into(),
             ProposeError::Broken => Self::internal("a decision was lost"),
-        }
-    }
-}
-
-impl From<OrderError> for ApiError {
-    fn from(error: OrderError) -> Self {
-        match error {
-            OrderError::Read(error) => error.into(),
-            OrderError::Propose(error) => error.into(),
         }
     }
 }

@@ -67,7 +67,8 @@ pub(super) fn screen(
     if session.is_none() && asked.who.service.is_some() {
         return None;
     }
-    if session.is_some_and(|session| was_sent(app, session, asked.uri, asked.parameters)) {
+    let was_done = |session| was_sent(app, session, asked.uri, asked.parameters);
+    if session.is_some_and(was_done) && !redacts_more(asked.body) {
         return None;
     }
     let content = read(asked);
@@ -141,6 +142,12 @@ pub(super) fn was_sent(
     let (state, scope) = (app.engine.state(), format!("{verb}/{room_id}/{of}"));
     let sent = app.engine.events().find_transaction(&state, session.session, &scope, id);
     sent.is_ok_and(|sent| sent.is_some())
+}
+
+/// Whether a request may redact what relates to an event, also if it is repeated (MSC3912).
+fn redacts_more(body: &[u8]) -> bool {
+    const NAMES: [&[u8]; 2] = [b"with_rel_types", b"with_relations"];
+    NAMES.iter().any(|name| body.windows(name.len()).any(|part| part == *name))
 }
 
 /// Whether a registration only asks what is to be proven: it cannot succeed yet, and has no name.

@@ -17,7 +17,7 @@ use logcabin_engine::{self as engine, Engine, ProposeError};
 use logcabin_log::{ReadError, store::OpenError};
 use logcabin_media::remote::RemoteFiles;
 use logcabin_outside::{mail::Messages, outbound::Outbound};
-use logcabin_record::{Offset, Origin, command::Secret};
+use logcabin_record::{Command, Offset, Origin, Record, command::Secret};
 use logcabin_service::{
     accounts::{
         identity::{self, IdentityServers},
@@ -282,5 +282,15 @@ impl ActContext {
     pub fn time_of(&self, offset: Offset) -> Result<u64, ReadError> {
         let records = self.engine.log().read(offset, 1)?;
         Ok(records.first().map_or(0, |record| record.happened_ms()))
+    }
+
+    /// The reason that was recorded with a record of an act.
+    pub fn reason_for(&self, offset: Offset) -> Result<Option<String>, ReadError> {
+        let records = self.engine.log().read(offset, 2)?;
+        let is_batch = records.first().is_some_and(|first| first.header.batch_remaining > 0);
+        Ok(match records.get(1).filter(|_| is_batch).map(Record::command) {
+            Some(Ok(Some(Command::AdminReason(body)))) => Some(body.reason),
+            _ => None,
+        })
     }
 }

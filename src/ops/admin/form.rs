@@ -53,7 +53,7 @@ pub enum Kind {
     Change,
     /// Text that may stay as it is (empty) or be cleared (`none`).
     ChangeText,
-    /// Files: one by its id, those of a user, or those of a room.
+    /// Files: some by their ids, those of a user, or those of a room.
     Media,
 }
 
@@ -114,7 +114,7 @@ impl Kind {
             Self::Text => ("text", true),
             Self::OneOf(_) => ("one of several words", true),
             Self::Number => ("number", true),
-            Self::Media => ("object with `id`, `user` or `room`", true),
+            Self::Media => ("object with `id`, `ids`, `user` or `room`", true),
             Self::TextIfAny | Self::Secret => ("text", false),
             Self::Flag | Self::FlagIfAny => ("boolean", false),
             Self::NumberIfAny => ("number", false),
@@ -155,6 +155,11 @@ impl Field {
                 let of = match text.chars().next() {
                     Some('@') => "user",
                     Some('!' | '#') => "room",
+                    _ if text.contains(char::is_whitespace) => {
+                        return Ok(Some(
+                            json!({ "ids": text.split_whitespace().collect::<Vec<_>>() }),
+                        ));
+                    }
                     _ => "id",
                 };
                 json!({ of: text })
@@ -216,6 +221,8 @@ mod tests {
             "uses": { "to": 7 }, "of": { "user": "@ann:a.example" },
         });
         assert_eq!(all, Ok(expected));
+        let several = filled(&[("user", "a"), ("of", " one  two ")]);
+        assert_eq!(several, Ok(json!({ "user": "a", "of": { "ids": ["one", "two"] } })));
         let cleared = filled(&[("user", "a"), ("uses", "none"), ("of", "!r:a.example")]);
         assert_eq!(
             cleared,

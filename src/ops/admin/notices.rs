@@ -103,6 +103,9 @@ impl Act for SendNotice {
     }
 
     async fn effect(&self, context: &ActContext) -> Result<Vec<String>, ActError> {
+        if context.notices.sender(&context.engine.env().server.name).is_none() {
+            return Err(notices_are_off());
+        }
         Ok(vec![format!("{} gets a notice", context.active(&self.user)?)])
     }
 }
@@ -110,10 +113,8 @@ impl Act for SendNotice {
 /// The user in whose name notices are sent, with the profile that is configured.
 async fn notice_sender(context: &ActContext) -> Result<OwnedUserId, ActError> {
     let settings = &context.notices;
-    let sender = settings.sender(&context.engine.env().server.name).ok_or_else(|| {
-        let why = "Server notices are off: `server_notices.localpart` names nobody.";
-        ActError::Invalid(why.to_owned())
-    })?;
+    let sender = settings.sender(&context.engine.env().server.name);
+    let sender = sender.ok_or_else(notices_are_off)?;
     let origin = Origin::server();
     match context.engine.state().accounts.get(&sender) {
         Some(account) => {
@@ -150,4 +151,8 @@ async fn notice_sender(context: &ActContext) -> Result<OwnedUserId, ActError> {
         profile::spread(&context.engine, &origin, &sender).await;
     }
     Ok(sender)
+}
+
+fn notices_are_off() -> ActError {
+    ActError::invalid("Server notices are off: `server_notices.localpart` names nobody.")
 }

@@ -121,15 +121,18 @@ pub(super) fn judge_client(
     };
     let said = document.pointer("/m.homeserver/base_url").and_then(Value::as_str);
     let foci = document.get("org.matrix.msc4143.rtc_foci").and_then(Value::as_array);
+    let leads_here = |said: &str| said.trim_end_matches('/') == announced.trim_end_matches('/');
     match said {
-        Some(_) if has_calls && foci.is_none_or(Vec::is_empty) => Finding::new(
-            CHECK,
-            Level::Warning,
-            "/.well-known/matrix/client does not say where calls are (org.matrix.msc4143.rtc_foci).",
-            "Clients that look for it there offer no calls.",
-            mend,
-        ),
-        Some(said) if said.trim_end_matches('/') == announced.trim_end_matches('/') => {
+        Some(said) if leads_here(said) && has_calls && foci.is_none_or(Vec::is_empty) => {
+            Finding::new(
+                CHECK,
+                Level::Warning,
+                "/.well-known/matrix/client does not say where calls are (org.matrix.msc4143.rtc_foci).",
+                "Clients that look for it there offer no calls.",
+                mend,
+            )
+        }
+        Some(said) if leads_here(said) => {
             Finding::ok(CHECK, format!("/.well-known/matrix/client leads clients to {announced}."))
         }
         said => Finding::new(

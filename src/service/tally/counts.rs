@@ -3,7 +3,7 @@
 //! They follow from the records and from what is erased of them, whatever was read when: a record
 //! counts whole, and a `log.erase` record takes away from each record that it names, once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -113,6 +113,11 @@ impl NamedAmounts {
         });
     }
 
+    /// What is counted of this name by itself.
+    pub fn get(&self, name: &str) -> Option<Amount> {
+        self.of.get(name).copied()
+    }
+
     /// The largest, from the largest on, and all others together with their number.
     pub fn largest(&self, most: usize) -> (Vec<(Box<str>, Amount)>, Amount) {
         let mut all: Vec<(&str, Amount)> =
@@ -165,6 +170,48 @@ impl<'de> Deserialize<'de> for Bits {
     }
 }
 
+/// Kinds of records by which only administrators change something.
+const OF_ADMINISTRATORS: [&str; 17] = [
+    "admin.undo",
+    "keys.permit_reset",
+    "media.protect",
+    "media.quarantine",
+    "policy.approve",
+    "policy.subscribe",
+    "policy.unsubscribe",
+    "registration_token.remove",
+    "registration_token.set",
+    "report.remove",
+    "report.reopen",
+    "room.block",
+    "room.purge",
+    "room.purge_history",
+    "room.shutdown",
+    "user.redact",
+    "user.status",
+];
+
+/// So many marks are kept at most.
+pub(super) const MARKS: usize = 400;
+
+/// Acts of one administrator within such a time are one mark.
+const TOGETHER_MS: u64 = 60_000;
+
+/// Something that an administrator or operator did, which can explain what a plot shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// When the first record was written, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The last of the records.
+    pub offset: Offset,
+    /// The kind of the first.
+    pub kind: Box<str>,
+    /// The user who did it, or the operator's name on the server's machine.
+    pub who: Box<str>,
+    /// How many records followed the first.
+    pub more: u64,
+}
+
 /// What the records up to one add up to.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
@@ -186,6 +233,10 @@ pub struct Counts {
     pub hours: BTreeMap<u64, u64>,
     /// Files that were sent to rooms, each time that they were.
     pub files: NamedAmounts,
+    /// What administrators and operators did, from the oldest mark on.
+    pub marks: VecDeque<Mark>,
+    /// The kind of the last record.
+    last_kind: Box<str>,
     /// The records that something was erased of.
     erased: Bits,
 }
@@ -219,7 +270,45 @@ impl Counts {
                 self.hours.pop_first();
             }
         }
+        self.mark(record);
+        self.last_kind.clone_from(&header.kind);
         (self.through, self.chain) = (header.offset, record.chain);
+    }
+
+    /// Notes an act: a record of an operator, one that only administrators make, or one with an
+    /// administrator's reason behind it.
+    fn mark(&mut self, record: &Record) {
+        let header = &record.header;
+        let has_reason = &*header.kind == "admin.reason";
+        let kind = if has_reason { &self.last_kind } else { &header.kind };
+        let is_act = |kind: &str| OF_ADMINISTRATORS.contains(&kind);
+        let who = match &*header.origin.user {
+            "admin" => &header.origin.device,
+            person if !person.is_empty() && (has_reason || is_act(kind)) => &header.origin.user,
+            _ => return,
+        };
+        // What one order does in many rooms would be many marks.
+        let is_backup = |kind: &str| kind == "backup.made";
+        let is_same = |last: &&mut Mark| {
+            last.who == *who
+                && is_backup(&last.kind) == is_backup(kind)
+                && header.time_ms.saturating_sub(last.at_ms) < TOGETHER_MS
+        };
+        if let Some(last) = self.marks.back_mut().filter(is_same) {
+            last.offset = header.offset;
+            // A reason belongs to a record that may count already.
+            let counts = has_reason && (&*header.origin.user == "admin" || is_act(kind));
+            last.more += u64::from(!counts);
+            return;
+        }
+        self.marks.push_back(Mark {
+            at_ms: header.time_ms,
+            offset: header.offset,
+            kind: kind.clone(),
+            who: who.clone(),
+            more: 0,
+        });
+        self.marks.drain(..self.marks.len().saturating_sub(MARKS));
     }
 
     /// Counts what is erased of a record that is counted already.
@@ -381,6 +470,45 @@ mod tests {
         assert_eq!((counts.days.len(), counts.earlier.records), (DAYS, 1000 - DAYS as u64));
         assert_eq!(counts.hours.len(), 56);
         assert!(counts.hours.keys().all(|hour| *hour > 999 * 24 - HOURS));
+    }
+
+    #[tokio::test]
+    async fn acts_are_marked_together_and_what_users_do_is_not() {
+        let log = log_of(vec![typing(1, "@ann:test")]).await;
+        let mut record = log.get(Offset::new(1)).unwrap().unwrap();
+        let mut counts = Counts::default();
+        let mut add = |kind: &str, user: &str, at_ms: u64| {
+            record.header.offset = record.header.offset.next();
+            (record.header.kind, record.header.time_ms) = (kind.into(), at_ms);
+            (record.header.origin.user, record.header.origin.device) = (user.into(), "ops".into());
+            counts.add(&record);
+        };
+        add("room.event", "@ann:test", 1);
+        add("room.event", "@root:test", 2);
+        add("admin.reason", "@root:test", 2);
+        add("room.event", "", 3);
+        add("user.status", "", 3);
+        add("user.status", "@root:test", 50_000);
+        add("media.protect", "@root:test", 50_000);
+        add("admin.reason", "@root:test", 50_000);
+        add("user.register", "admin", 60_000);
+        add("backup.made", "admin", 60_000);
+        add("admin.reason", "admin", 60_000);
+        add("backup.made", "admin", 200_000);
+        let found: Vec<_> = counts.marks.iter().map(|of| (&*of.kind, &*of.who, of.more)).collect();
+        let expected = [
+            ("room.event", "@root:test", 2),
+            ("user.register", "ops", 0),
+            ("backup.made", "ops", 0),
+            ("backup.made", "ops", 0),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!((counts.marks[0].at_ms, counts.marks[0].offset), (2, Offset::new(9)));
+        for minute in 0..2 * MARKS as u64 {
+            record.header.time_ms = 1_000_000 + minute * TOGETHER_MS;
+            counts.add(&record);
+        }
+        assert_eq!(counts.marks.len(), MARKS);
     }
 
     #[test]

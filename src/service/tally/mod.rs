@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-pub use self::counts::{Amount, Counts, HOURS, NamedAmounts, sizes};
+pub use self::counts::{Amount, Counts, HOURS, Mark, NamedAmounts, sizes};
 use logcabin_base::{
     background::{Pace, at_length},
     disk,
@@ -38,7 +38,7 @@ use logcabin_state::media::Item;
 const FILE: &str = "console.tally";
 
 /// The version of the file. One of another version is not read.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Records that are read together.
 const CHUNK: usize = 512;

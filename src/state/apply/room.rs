@@ -184,8 +184,8 @@ impl Apply for ReportCreate {
 }
 
 impl Apply for ReportRemove {
-    fn apply(self, state: &State, _: At) -> Applied {
-        state.reports.remove(&self);
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.reports.remove(at.offset, &self);
         Ok(Vec::new())
     }
 }

@@ -17,8 +17,9 @@ use super::authority::Authority;
 use super::with_synapse::both;
 use super::{Federated, authority};
 use crate::administration::{command, done};
+use crate::console::{PASSWORD, cookie, get, log_in, status};
 use crate::harness::stand_in::{Service, reply};
-use crate::harness::{User, until};
+use crate::harness::{User, encode, until};
 
 const V1: &str = "/_matrix/client/v1/media";
 
@@ -580,4 +581,34 @@ fn bytes_below(directory: &std::path::Path) -> u64 {
         Err(_) => 0,
     };
     entries.map(bytes).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_shows_copies_also_in_quarantine_and_fetches_none() {
+    crate::harness::nodes::one_server!("each node has copies of its own");
+    let Some(authority) = authority("the console") else { return };
+    let picture = |_: &str| {
+        let head = format!("{HEAD}\r\n{BEFORE}Content-Type: image/png\r\n\r\n");
+        vec![send(head), send(png(40, 30)), send("\r\n--b--\r\n")]
+    };
+    let origin = Origin::start(&authority, Arc::new(picture)).await;
+    let cabin = Federated::start_with(&authority, &[("LOGCABIN_CONSOLE_ENABLED", "true")]).await;
+    let ann = cabin.server.register("ann").await;
+    let admin = cabin.server.register("admin").await;
+    let data_dir = cabin.server.data_dir().to_owned();
+    done(command("user", &data_dir, &format!("set-admin {}", admin.user_id), ""));
+    let mine = cookie(&log_in(&cabin.server, "admin", PASSWORD, &[]).await);
+    let place = origin.place("view");
+    let (server, id) = place.split_once('/').expect("a place");
+    let path = format!("/thumbnail/{}/{id}?width=320", encode(server));
+    let shown = async || get(&cabin.server, &path, &mine).await;
+    assert_eq!(status(&shown().await), 404);
+    assert_eq!(origin.asked("/view"), 0);
+    assert_eq!(ann.download(&place).await.parts.status, 200);
+    assert_eq!(status(&shown().await), 200);
+    done(command("media", &data_dir, &format!("quarantine mxc://{place}"), ""));
+    ann.download(&place).await.json().refused(404, "M_NOT_FOUND");
+    let copy = shown().await;
+    assert_eq!((status(&copy), copy.header("content-type")), (200, "image/jpeg"));
+    assert_eq!(origin.asked("/view"), 1);
 }

@@ -6,6 +6,7 @@ mod branches;
 mod bursts;
 mod calls;
 mod chosen_ids;
+mod console_tasks;
 mod devices;
 mod doctor;
 mod elsewhere;

@@ -20,6 +20,8 @@ const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-poli
 /// A page.
 pub(crate) struct Page {
     title: String,
+    /// What is shown in the place of its title, with a heading in it.
+    heading: Option<Markup>,
     /// Whose page it is, for the title of the window.
     site: Option<String>,
     body: Markup,
@@ -40,6 +42,7 @@ impl Page {
     pub(crate) fn new(title: impl Into<String>, body: Markup) -> Self {
         Self {
             title: title.into(),
+            heading: None,
             site: None,
             body,
             script: None,
@@ -55,6 +58,13 @@ impl Page {
     #[must_use]
     pub(crate) fn of_site(mut self, name: impl Into<String>) -> Self {
         self.site = Some(name.into());
+        self
+    }
+
+    /// Shows this in the place of its title; it has a heading.
+    #[must_use]
+    pub(crate) fn headed(mut self, heading: Markup) -> Self {
+        self.heading = Some(heading);
         self
     }
 
@@ -103,7 +113,7 @@ impl Page {
     /// The page as a response.
     pub(crate) fn reply(self) -> Reply {
         let nonce = STANDARD.encode(random_bytes::<16>());
-        let Self { title, site, body, script, frame: (style, header), .. } = &self;
+        let Self { title, heading, site, body, script, frame: (style, header), .. } = &self;
         let html = html! {
             (DOCTYPE)
             html lang="en" {
@@ -115,7 +125,13 @@ impl Page {
                 }
                 body {
                     (header)
-                    main id="main" { h1 { (title) } (body) }
+                    main id="main" {
+                        @match heading {
+                            Some(heading) => (heading),
+                            None => h1 { (title) },
+                        }
+                        (body)
+                    }
                     @if let Some(script) = script {
                         // Its values are literals: see `literal`.
                         script nonce=(nonce) { (PreEscaped(script)) }

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::{
-    bars::{Column, columns, round},
+    axis::{Unit, fixed},
+    bars::{Column, columns},
+    now::{NEWS, PERCENTILES},
     parts::table,
-    plot::{Plot, Unit},
+    recent::{Recent, range},
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
@@ -16,7 +18,10 @@ use crate::{
 };
 use logcabin_base::metrics::LATENCY;
 use logcabin_ops::history::terminal::grouped;
-use logcabin_service::{samples::Sample, tally::HOURS};
+use logcabin_service::{
+    samples::{Range, Sample},
+    tally::HOURS,
+};
 
 const WEEKDAYS: [&str; 7] =
     ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
@@ -28,21 +33,23 @@ const WEEK: usize = 7 * 24;
 const THURSDAY: u64 = 3;
 
 /// One hour in the drawing of a week, in its own units.
-const CELL: f64 = 24.0;
+const CELL: f64 = 22.0;
+const CELL_WIDTH: f64 = 36.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 16.0;
 
 endpoint! {
     pub(super) struct Activity = GET "/_logcabin/console/activity";
     for ConsoleLogin;
-    {}
+    { range: Option<String> = parameter }
 }
 
-pub(super) async fn page(cx: Cx<Server, Visitor>, _: Activity) -> Result<Reply, ApiError> {
-    show(&cx, ("Activity", "activity"), |app| Ok(body(app))).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, request: Activity) -> Result<Reply, ApiError> {
+    let range = range(request.range.as_deref(), Range::Day)?;
+    show(&cx, ("Activity", "activity"), |app| Ok(body(app, range))).await
 }
 
-fn body(app: &Server) -> Markup {
+fn body(app: &Server, range: Range) -> Markup {
     let now_ms = app.engine.clock().now_ms();
     let week = app.tally.look(|counts| WeeklyPattern::of(&counts.hours, now_ms / 3_600_000));
     let column = |name: String, value: f64| Column { name, value, leads_to: None };
@@ -51,7 +58,7 @@ fn body(app: &Server) -> Markup {
     let days: Vec<_> = WEEKDAYS
         .iter()
         .enumerate()
-        .map(|(day, name)| column((*name).to_owned(), week.of_day(day)))
+        .map(|(day, name)| column(name.chars().take(3).collect(), week.of_day(day)))
         .collect();
     html! {
         p.moment {
@@ -63,9 +70,8 @@ fn body(app: &Server) -> Markup {
             (columns("Events in an hour of the day", Unit::Number, &hours, 6))
             (columns("Events on a day of the week", Unit::Number, &days, 7))
         }
-        p.note { "Means of the last eight weeks, or since the first event. Times are in UTC." }
-        h2 { "Until a waiting client knows" }
-        (delays(&app.samples.hour(), &app.samples.day(), now_ms))
+        p.note { "Means of the last eight weeks, or since the first event. These hours are in UTC." }
+        (delays(&Recent::of(app, range)))
     }
 }
 
@@ -136,7 +142,7 @@ impl WeeklyPattern {
             None => "Events in the hours of a week: none".to_owned(),
         };
         let strength = |events: f64| if most > 0.0 { (events / most).sqrt() } else { 0.0 };
-        let (width, height) = (LEFT + 24.0 * CELL, TOP + 7.0 * CELL);
+        let (width, height) = (LEFT + 24.0 * CELL_WIDTH, TOP + 7.0 * CELL);
         html! {
             figure.long tabindex="0" {
                 figcaption {
@@ -145,18 +151,18 @@ impl WeeklyPattern {
                 }
                 svg viewBox={ "0 0 " (width) " " (height) } role="img" aria-label=(label) {
                     @for hour in (0..24_u32).step_by(3) {
-                        text.tick x=(LEFT + f64::from(hour) * CELL) y=(TOP - 5.0) {
+                        text.tick x=(LEFT + f64::from(hour) * CELL_WIDTH) y=(TOP - 5.0) {
                             (format!("{hour:02}:00"))
                         }
                     }
                     @for (day, title) in (0_u32..).zip(WEEKDAYS) {
-                        text.tick x="0" y=(TOP + f64::from(day) * CELL + 16.0) { (title) }
+                        text.tick x="0" y=(TOP + f64::from(day) * CELL + 15.0) { (title) }
                     }
                     @for (place, events) in (0_u32..).zip(self.hours) {
-                        rect.heat x=(LEFT + f64::from(place % 24) * CELL + 1.0)
+                        rect.heat x=(LEFT + f64::from(place % 24) * CELL_WIDTH + 1.0)
                             y=(TOP + f64::from(place / 24) * CELL + 1.0)
-                            width=(CELL - 2.0) height=(CELL - 2.0)
-                            fill-opacity=(round(strength(events))) {
+                            width=(CELL_WIDTH - 2.0) height=(CELL - 2.0)
+                            fill-opacity=(fixed(strength(events))) {
                             title {
                                 (name(place as usize)) ": " (Unit::Number.show(events))
                             }
@@ -169,40 +175,33 @@ impl WeeklyPattern {
 }
 
 /// How long it takes from a record to the answers of the syncs that wait for it.
-fn delays(hour: &[Sample], day: &[Sample], now_ms: u64) -> Markup {
-    let plot = |title, samples: &[Sample], length_ms: u64, part: f64| {
-        let from_ms = now_ms.saturating_sub(length_ms);
-        let pairs = samples.iter().zip(samples.iter().skip(1));
-        let points = pairs.filter(|(_, after)| after.at_ms >= from_ms).map(|(before, after)| {
-            let is_gap = after.at_ms.saturating_sub(before.at_ms) > length_ms / 60;
-            let within = LatencyBuckets::between(before, after).filter(|_| !is_gap);
-            (after.at_ms, within.and_then(|within| within.quantile(part)))
-        });
-        let points = points.collect();
-        Plot { title, unit: Unit::Seconds, from_ms, to_ms: now_ms, points }.draw()
-    };
-    let (minute, hours) = (3_600_000, 86_400_000);
+fn delays(recent: &Recent) -> Markup {
     html! {
-        div.plots.two {
-            (plot("Half of them, last hour", hour, minute, 0.5))
-            (plot("99 of 100, last hour", hour, minute, 0.99))
-            (plot("Half of them, last day", day, hours, 0.5))
-            (plot("99 of 100, last day", day, hours, 0.99))
+        div.over {
+            h2 { "Until a waiting client knows: " (recent.title().to_lowercase()) }
+            (recent.links())
         }
-        (spread(day, hour))
+        div.plots.two {
+            (recent.plot("Delay of the answers", Unit::Seconds, PERCENTILES, NEWS))
+            (spread(&recent.samples))
+        }
         p.note {
             "From the moment at which a record can be read until a sync that waited for it is \
-             answered. Times are rounded up to the bounds of the columns."
+             answered. A column has the answers that took no longer than what is below it."
         }
     }
 }
 
 /// How many answers took how long, over all samples.
-fn spread(day: &[Sample], hour: &[Sample]) -> Markup {
+fn spread(samples: &[Sample]) -> Markup {
     let mut sums = [0.0; LATENCY.len()];
-    let samples: Vec<_> = day.iter().chain(hour.last()).collect();
     for (before, after) in samples.iter().zip(samples.iter().skip(1)) {
-        let Some(LatencyBuckets(within)) = LatencyBuckets::between(before, after) else { continue };
+        let within = after.news_within.iter().zip(before.news_within);
+        let within: Vec<_> = within.map(|(after, before)| after - before).collect();
+        // The server was started again.
+        if after.begun_ms != before.begun_ms || within.iter().any(|count| *count < 0.0) {
+            continue;
+        }
         let mut below = 0.0;
         for (sum, within) in sums.iter_mut().zip(within) {
             *sum += within - below;
@@ -214,29 +213,7 @@ fn spread(day: &[Sample], hour: &[Sample]) -> Markup {
         .zip(sums)
         .map(|(bound, value)| Column { name: Unit::Seconds.show(*bound), value, leads_to: None })
         .collect();
-    columns("Answers by delay, last day", Unit::Number, &all, 9)
-}
-
-/// How many answers were within each of [`LATENCY`].
-struct LatencyBuckets([f64; LATENCY.len()]);
-
-impl LatencyBuckets {
-    /// Between two samples; none if the server was started in between, or nothing was answered.
-    fn between(before: &Sample, after: &Sample) -> Option<Self> {
-        let mut within = after.delays_within;
-        for (within, before) in within.iter_mut().zip(before.delays_within) {
-            *within -= before;
-        }
-        let is_known = within.iter().all(|count| *count >= 0.0);
-        (is_known && within.last().is_some_and(|all| *all > 0.0)).then_some(Self(within))
-    }
-
-    /// The bound within which a part of the answers were.
-    fn quantile(&self, part: f64) -> Option<f64> {
-        let all = self.0.last()?;
-        let place = self.0.iter().position(|within| *within >= all * part)?;
-        LATENCY.get(place).copied()
-    }
+    columns("Answers by delay", Unit::Count, &all, 6)
 }
 
 #[cfg(test)]
@@ -254,7 +231,7 @@ mod tests {
         let drawn = week.drawn().into_string();
         assert!(drawn.contains("20 at most, Monday 09:00"), "{drawn}");
         let listed = week.listed().into_string();
-        assert!(listed.contains("<td data-label=\"Tuesday\">3.50</td>"), "{listed}");
+        assert!(listed.contains("<td data-label=\"Tuesday\">3.5</td>"), "{listed}");
         // What is older than eight weeks does not count, and an empty log can be drawn.
         let later = WeeklyPattern::of(&counted, monday + HOURS + 26);
         assert_eq!(later.all, 0);
@@ -263,20 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn delays_are_those_between_two_samples() {
-        let sample = |of: [f64; 3]| {
-            let mut delays_within = [of[2]; LATENCY.len()];
-            (delays_within[0], delays_within[1]) = (of[0], of[1]);
-            Sample { delays_within, ..Sample::default() }
+    fn answers_are_counted_by_their_delay_and_not_across_a_start() {
+        let sample = |begun_ms, of: [f64; 3]| {
+            let mut news_within = [of[2]; LATENCY.len() + 1];
+            (news_within[0], news_within[1]) = (of[0], of[1]);
+            Sample { begun_ms, news_within, ..Sample::default() }
         };
-        let (before, after) = (sample([5.0, 5.0, 5.0]), sample([65.0, 104.0, 105.0]));
-        let within = LatencyBuckets::between(&before, &after).expect("answers");
-        assert_eq!(within.quantile(0.5), Some(LATENCY[0]));
-        assert_eq!(within.quantile(0.99), Some(LATENCY[1]));
-        assert_eq!(within.quantile(1.0), Some(LATENCY[2]));
-        assert!(LatencyBuckets::between(&after, &before).is_none(), "it was started again");
-        assert!(LatencyBuckets::between(&after, &after).is_none(), "nothing was answered");
-        let drawn = delays(&[before, after], &[], 0).into_string();
-        assert!(!drawn.contains("NaN"), "{drawn}");
+        let samples = [
+            sample(0, [5.0, 5.0, 5.0]),
+            sample(0, [65.0, 104.0, 105.0]),
+            sample(1, [900.0, 900.0, 900.0]),
+        ];
+        let drawn = spread(&samples).into_string();
+        for shown in ["100 µs: 60<", "250 µs: 39<", "500 µs: 1<", "1 ms: 0<"] {
+            assert!(drawn.contains(shown), "no {shown} in {drawn}");
+        }
+        assert!(!spread(&[]).into_string().contains("NaN"));
     }
 }

@@ -70,16 +70,31 @@ pub(super) async fn list(cx: Cx<Server, Visitor>, _: ActList) -> Result<Reply, A
 
 pub(super) async fn form(cx: Cx<Server, Visitor>, request: ActForm) -> Result<Reply, ApiError> {
     let form = form_of(&request.name)?;
-    // What was ticked in a list has one name: a field of words.
+    let given = joined(request.given);
+    Ok(cx.caller.page(&cx.app, (form.title, "acts"), asked(form, &given, None)).reply())
+}
+
+/// What was ticked in a list has one name: a field of words.
+fn joined(fields: Vec<(String, String)>) -> Fields {
     let mut given = Fields::new();
-    for (name, value) in request.given {
+    for (name, value) in fields {
         let all = given.entry(name).or_default();
         if !all.is_empty() {
             all.push(' ');
         }
         all.push_str(&value);
     }
-    Ok(cx.caller.page(&cx.app, (form.title, "acts"), asked(form, &given, None)).reply())
+    given
+}
+
+/// A button for an act with all that it needs: it leads to the page that says what it would do.
+pub(super) fn button(title: &str, name: &str, given: &[(&str, &str)]) -> Markup {
+    html! {
+        form.one method="post" action={ "/_logcabin/console/act/" (name) } {
+            @for (name, value) in given { input type="hidden" name=(name) value=(value); }
+            button.second type="submit" { (title) }
+        }
+    }
 }
 
 /// The form with what was filled in, and why that was refused.
@@ -143,7 +158,7 @@ pub(super) async fn submit(cx: Cx<Server, Visitor>, request: ActOrder) -> Result
     let name = request.name;
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
         .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
-    let given: Fields = fields.into_iter().collect();
+    let given = joined(fields);
     let is_confirmed = given.get("confirmed").is_some_and(|value| value == "yes");
     let is_secret = |name: &str| form.secrets().any(|field| field.name == name);
     let act = form.act(|name| match is_confirmed || !is_secret(name) {

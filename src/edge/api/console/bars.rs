@@ -2,13 +2,18 @@
 
 use maud::{Markup, html};
 
-use super::plot::Unit;
+use super::axis::{self, Unit, fixed};
 
 /// The size of a drawing of columns, in its own units.
-const WIDTH: f64 = 480.0;
+const WIDTH: f64 = 360.0;
+const WIDE: f64 = 960.0;
 const HEIGHT: f64 = 150.0;
-const TOP: f64 = 14.0;
+const LEFT: f64 = 50.0;
+const TOP: f64 = 10.0;
 const BOTTOM: f64 = HEIGHT - 20.0;
+
+/// So many columns have room in a drawing that is not wide.
+const FEW: usize = 30;
 
 /// The colours that the page has for parts of a whole.
 const COLOURS: usize = 6;
@@ -64,27 +69,29 @@ pub(super) struct Column {
 /// Columns beside each other, with their values as text. So many names are written below them.
 pub(super) fn columns(title: &str, unit: Unit, columns: &[Column], named: usize) -> Markup {
     let most = columns.iter().map(|column| column.value).fold(0.0, f64::max);
-    let scale = (BOTTOM - TOP) / if most > 0.0 { most } else { 1.0 };
-    let wide = WIDTH / columns.len().max(1) as f64;
+    let values = axis::values(unit, most);
+    let scale = (BOTTOM - TOP) / values.last().copied().unwrap_or(1.0);
+    let width = if columns.len() > FEW { WIDE } else { WIDTH };
+    let wide = (width - LEFT) / columns.len().max(1) as f64;
     let each = columns.len().div_ceil(named.max(1)).max(1);
     let has_links = columns.iter().any(|column| column.leads_to.is_some());
     let role = if has_links { "group" } else { "img" };
     let label = format!("{title}: {} at most", unit.show(most));
     let drawn = |number: usize, column: &Column| {
-        let x = number as f64 * wide;
+        let x = LEFT + number as f64 * wide;
         let height = (column.value * scale).max(if column.value > 0.0 { 0.5 } else { 0.0 });
         html! {
             title { (column.name) ": " (unit.show(column.value)) }
-            rect.hit x=(round(x)) y=(TOP) width=(round(wide)) height=(BOTTOM - TOP) {}
-            rect.g0 x=(round(x + wide * 0.08)) y=(round(BOTTOM - height))
-                width=(round(wide * 0.84)) height=(round(height)) {}
+            rect.hit x=(fixed(x)) y=(TOP) width=(fixed(wide)) height=(BOTTOM - TOP) {}
+            rect.g0 x=(fixed(x + wide * 0.08)) y=(fixed(BOTTOM - height))
+                width=(fixed(wide * 0.84)) height=(fixed(height)) {}
         }
     };
     html! {
         figure {
             figcaption { span.title { (title) } strong { (unit.show(most)) " at most" } }
-            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role=(role) aria-label=(label) {
-                line.grid x1="0" x2=(WIDTH) y1=(BOTTOM) y2=(BOTTOM) {}
+            svg viewBox={ "0 0 " (width) " " (HEIGHT) } role=(role) aria-label=(label) {
+                (axis::lines(unit, &values, (LEFT, width), (TOP, BOTTOM)))
                 @for (number, column) in columns.iter().enumerate() {
                     @match &column.leads_to {
                         Some(to) => {
@@ -96,17 +103,13 @@ pub(super) fn columns(title: &str, unit: Unit, columns: &[Column], named: usize)
                         None => g { (drawn(number, column)) }
                     }
                     @if number % each == 0 {
-                        text.tick x=(round(number as f64 * wide + wide * 0.08))
+                        text.tick x=(fixed(LEFT + number as f64 * wide + wide * 0.08))
                             y=(HEIGHT - 6.0) { (column.name) }
                     }
                 }
             }
         }
     }
-}
-
-pub(super) fn round(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 #[cfg(test)]

@@ -6,9 +6,12 @@
 use maud::{Markup, html};
 
 use super::{
+    acts::button,
+    axis::{self, Unit},
     bars::{self, Column, columns},
+    marks,
     parts::{encoded, facts, room, table, text, user},
-    plot::{Plot, Unit},
+    plot::Plot,
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
@@ -32,6 +35,9 @@ const LARGEST: usize = 15;
 const DAYS: u64 = 60;
 
 const DAY_MS: u64 = 86_400_000;
+
+/// Copies of files of other homeservers that were not used for so many days may be deleted.
+const COPIES_DAYS: u64 = 30;
 
 endpoint! {
     pub(super) struct DiskPage = GET "/_logcabin/console/disk";
@@ -59,6 +65,7 @@ fn body(app: &Server) -> Markup {
             (records(counts, now_ms))
             h2 { "Uploads, by user" }
             (uploads(&media))
+            (copies(now_ms))
             h2 { "Files that were sent, by room" }
             (named(&counts.files, "files", |id| room(id, id), ("Room", "Files")))
         }))
@@ -91,13 +98,19 @@ fn growth(app: &Server, now_ms: u64) -> Markup {
         }
     };
     let all = growth.all();
-    let points = all.iter().chain([&now]).map(|of| (of.at_ms, Some(of.all() as f64)));
+    let points = all.iter().chain([&now]).map(|of| (of.at_ms, vec![Some(of.all() as f64)]));
+    let first_ms = all.front().map_or(now_ms, |first| first.at_ms);
+    // Of less than a day there is not much to be drawn.
+    let from_ms = first_ms.min(now_ms.saturating_sub(DAY_MS));
+    let marks = marks::between(app, from_ms, now_ms);
     let plot = Plot {
         title: "Disk used",
         unit: Unit::Bytes,
-        from_ms: all.front().map_or(now_ms, |first| first.at_ms),
+        names: &[],
+        from_ms,
         to_ms: now_ms,
         points: points.collect(),
+        marks: &marks,
     };
     let rows: Vec<_> = Disk::ALL
         .iter()
@@ -145,7 +158,7 @@ fn records(counts: &Counts, now_ms: u64) -> Markup {
     let first = today.saturating_sub(DAYS - 1);
     let days: Vec<_> = (first..=today)
         .map(|day| Column {
-            name: Time(day * DAY_MS).date(),
+            name: axis::day(day * DAY_MS),
             value: counts.days.get(&day).map_or(0.0, |amount| amount.bytes as f64),
             leads_to: Some(format!(
                 "/_logcabin/console/timeline?from={}&to={}",
@@ -161,7 +174,7 @@ fn records(counts: &Counts, now_ms: u64) -> Markup {
             (grouped(counts.all.records)) " records, " (bytes(counts.all.bytes)) "; "
             (bytes(counts.all.erased)) " were erased"
         }
-        div.long { (columns("Size of the records by day", Unit::Bytes, &days, 5)) }
+        div.long { (columns("Size of the records by day", Unit::Bytes, &days, 10)) }
         h2 { "By kind" }
         (table(&columns_of, &rows, "No record has been counted yet."))
         @if kinds.len() > LARGEST { p.note { "And " (kinds.len() - LARGEST) " smaller kinds." } }
@@ -215,8 +228,23 @@ fn uploads(users: &[(Option<ruma::OwnedUserId>, u64)]) -> Markup {
                 Some(user_id) => user(user_id.as_str()),
                 None => html! { "the server itself" },
             };
-            vec![name, html! { (bytes(*size)) }, bars::share(*size, most)]
+            let delete = user_id.as_ref().map(|user_id| {
+                button("Delete their files", "delete-media", &[("of", user_id.as_str())])
+            });
+            let delete = delete.unwrap_or_default();
+            vec![name, html! { (bytes(*size)) }, bars::share(*size, most), delete]
         })
         .collect();
-    table(&["User", "Size", "Share"], &rows, "No file has been uploaded.")
+    table(&["User", "Size", "Share", "Acts"], &rows, "No file has been uploaded.")
+}
+
+/// Copies of files of others can be deleted without a loss, as long as the others have them.
+fn copies(now_ms: u64) -> Markup {
+    let before = now_ms.saturating_sub(COPIES_DAYS * DAY_MS).to_string();
+    html! {
+        h2 { "Copies of files of other homeservers" }
+        p { "They are fetched again when somebody asks for them." }
+        @let title = format!("Delete those that were not used for {COPIES_DAYS} days");
+        (button(&title, "purge-remote-media", &[("before_ms", &before)]))
+    }
 }

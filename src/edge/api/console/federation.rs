@@ -258,7 +258,7 @@ fn details(found: &DestinationDetails, now_ms: u64) -> Markup {
             ("State", standing(of, now_ms)),
             ("Told up to record", html! { (of.up_to) }),
             ("Events that wait", waiting(&of.waiting)),
-            ("Waiting since", html! { (since.as_deref().unwrap_or("–")) }),
+            ("Waiting since", html! { @match since { Some(since) => (since), None => "–" } }),
             ("Keys", keys),
             ("Shared rooms", html! { (of.rooms) }),
             ("Used of its shares", html! {

@@ -8,9 +8,9 @@ use maud::{Markup, html};
 use ruma::{EventId, MxcUri, UserId};
 
 use super::{
-    frame::HOME,
-    parts::{acts, at_second, encoded, record, room, short, table, text, user},
-    visitor::{ConsoleLogin, Visitor, show},
+    frame::{HOME, pages_named},
+    parts::{acts, at_second, encoded, room, short, table, text, user},
+    visitor::{ConsoleLogin, Visitor, in_turn},
 };
 use crate::{
     api::server::Server,
@@ -19,14 +19,13 @@ use crate::{
 use logcabin_base::{background::at_length, limits};
 use logcabin_log::ReadError;
 use logcabin_ops::admin::{
+    federation::destination,
+    registry,
     rooms::{self, RoomSearch},
-    users::{
-        rooms_elsewhere,
-        search::{FoundUser, UserSearch, search},
-    },
+    users::search::{FoundUser, UserSearch, search},
 };
 use logcabin_record::{Offset, command::Sighting};
-use logcabin_state::{Membership, media::Item};
+use logcabin_state::media::Item;
 
 endpoint! {
     /// What the search field holds.
@@ -38,22 +37,30 @@ endpoint! {
 pub(super) async fn page(cx: Cx<Server, Visitor>, request: Find) -> Result<Reply, ApiError> {
     let wanted = request.q.as_deref().unwrap_or_default().trim();
     if let Some(path) = at_length(|| place(&cx.app, wanted))? {
-        let to = HeaderValue::try_from(path).map_err(ApiError::internal)?;
-        return Ok(Reply::see_other(to));
+        return to(path);
     }
     let title = format!("Search for {}", short(wanted));
-    show(&cx, (&title, ""), |app| {
+    let found = in_turn(&cx, |app| {
         if let Ok(address) = wanted.parse() {
-            return Ok(at_address(app, address));
+            return Ok(Found::Several(at_address(app, address)));
         }
-        match <&UserId>::try_from(wanted) {
-            Ok(user_id) if user_id.server_name() != app.config.server.name => {
-                Ok(elsewhere(app, user_id))
-            }
-            _ => names(app, wanted),
-        }
-    })
-    .await
+        names(app, wanted)
+    });
+    match found.await? {
+        Found::One(path) => to(path),
+        Found::Several(body) => Ok(cx.caller.page(&cx.app, (&title, ""), body).reply()),
+    }
+}
+
+/// What has a name.
+enum Found {
+    /// The path of its page.
+    One(String),
+    Several(Markup),
+}
+
+fn to(path: String) -> Result<Reply, ApiError> {
+    Ok(Reply::see_other(HeaderValue::try_from(path).map_err(ApiError::internal)?))
 }
 
 /// The page of the one thing that this id or number names. Names are not ids: whoever is called
@@ -79,11 +86,23 @@ fn place(app: &Server, wanted: &str) -> Result<Option<String>, ReadError> {
             found.flatten().map(|event| record(event.offset))
         }
         Some('@') => {
-            let found = app.context.user_id(wanted).ok();
+            let elsewhere = UserId::parse(wanted).ok();
+            let elsewhere = elsewhere.filter(|of| of.server_name() != app.config.server.name);
+            let found = elsewhere.or_else(|| app.context.user_id(wanted).ok());
             found.map(|user_id| format!("{HOME}/users/{}", encoded(user_id.as_str())))
         }
-        _ => upload(app, wanted).map(record),
+        _ => upload(app, wanted).map(record).or_else(|| homeserver(app, wanted)),
     })
+}
+
+/// The page of another homeserver that shares rooms with this one.
+fn homeserver(app: &Server, wanted: &str) -> Option<String> {
+    if wanted.parse::<IpAddr>().is_ok() {
+        return None;
+    }
+    let found = destination(&app.context, wanted, 1).ok()?;
+    let name = found.destination.server_name;
+    Some(format!("{HOME}/federation/server/{}", encoded(name.as_str())))
 }
 
 /// The record of the upload of a file of this server, by its address or by its id alone.
@@ -98,29 +117,6 @@ fn upload(app: &Server, wanted: &str) -> Option<Offset> {
     }
 }
 
-/// What there is of a user of another homeserver.
-fn elsewhere(app: &Server, user_id: &UserId) -> Markup {
-    let found = rooms_elsewhere(&app.context, user_id);
-    let joined = found.iter().filter(|(_, membership, _)| *membership == Membership::Join).count();
-    let rows: Vec<_> = found
-        .iter()
-        .take(limits::CONSOLE_ROWS)
-        .map(|(id, membership, changed)| {
-            let id = id.as_str();
-            vec![room(id, id), html! { (membership.as_str()) }, record(*changed)]
-        })
-        .collect();
-    html! {
-        p {
-            "A user of another homeserver, who is in " (joined) " room(s) of this one, and known in "
-            (found.len()) "."
-        }
-        @let given = [("user", user_id.as_str()), ("from", user_id.as_str())];
-        (acts(&["clean-up", "change-member", "redact-user", "reject-invites"], &given))
-        (table(&["Room", "Membership", "Record"], &rows, "No room of this server knows this user."))
-    }
-}
-
 /// The devices at this address.
 fn at_address(app: &Server, address: IpAddr) -> Markup {
     let devices = devices(app, |_, seen| seen.is_some_and(|seen| seen.address == address));
@@ -130,8 +126,9 @@ fn at_address(app: &Server, address: IpAddr) -> Markup {
     }
 }
 
-/// The devices, users and rooms with such a name.
-fn names(app: &Server, wanted: &str) -> Result<Markup, ApiError> {
+/// The devices, users, rooms, pages and acts with such a name; if there is but one user, room or
+/// page, its path.
+fn names(app: &Server, wanted: &str) -> Result<Found, ApiError> {
     let devices = match wanted.contains(char::is_whitespace) {
         true => Vec::new(),
         false => devices(app, |device_id, _| device_id == wanted),
@@ -140,6 +137,10 @@ fn names(app: &Server, wanted: &str) -> Result<Markup, ApiError> {
     let name = Some(wanted.to_owned());
     let users = UserSearch { name: name.clone(), limit, ..UserSearch::default() };
     let (users, users_in_all) = search(&app.context, &users);
+    let mut paths: Vec<_> = users
+        .iter()
+        .map(|found| format!("{HOME}/users/{}", encoded(found.user.user_id.as_str())))
+        .collect();
     let users: Vec<_> = users
         .iter()
         .map(|FoundUser { user: one, .. }| {
@@ -149,6 +150,14 @@ fn names(app: &Server, wanted: &str) -> Result<Markup, ApiError> {
         .collect();
     let rooms = RoomSearch { search: name, limit: Some(limit), ..RoomSearch::default() };
     let (rooms, rooms_in_all) = rooms::list(&app.context, &rooms)?;
+    let of_room = |id: &str| format!("{HOME}/rooms/{}", encoded(id));
+    paths.extend(rooms.iter().map(|one| of_room(one.room_id.as_str())));
+    let pages = pages_named(wanted);
+    paths.extend(pages.iter().map(|(path, _)| format!("{HOME}{path}")));
+    if let ([path], true) = (&*paths, devices.is_empty()) {
+        return Ok(Found::One(path.clone()));
+    }
+    let acts_named = acts_named(wanted);
     let rooms: Vec<_> = rooms
         .iter()
         .map(|one| {
@@ -163,8 +172,8 @@ fn names(app: &Server, wanted: &str) -> Result<Markup, ApiError> {
             }
         }
     };
-    let nothing = devices.is_empty() && users.is_empty() && rooms.is_empty();
-    Ok(html! {
+    let nothing = paths.is_empty() && devices.is_empty() && acts_named.is_empty();
+    Ok(Found::Several(html! {
         @if nothing { p role="status" { "Nothing on this server has this name." } }
         @if !devices.is_empty() { h2 { "Devices" } (table(&DEVICES, &devices, "")) }
         @if !users.is_empty() {
@@ -177,11 +186,27 @@ fn names(app: &Server, wanted: &str) -> Result<Markup, ApiError> {
             (table(&["Room", "Members"], &rooms, ""))
             (all("rooms", rooms.len(), rooms_in_all))
         }
+        @if !pages.is_empty() {
+            h2 { "Pages" }
+            ul.acts {
+                @for (path, title) in &pages { li { a href={ (HOME) (path) } { (title) } } }
+            }
+        }
+        @if !acts_named.is_empty() { h2 { "Acts" } (acts(&acts_named, &[])) }
         p.note {
             "Ids of users, rooms, aliases, events, files and devices, numbers of records, IP "
-            "addresses, and parts of the names of users and rooms can be searched for."
+            "addresses, homeservers, and parts of the names of users, rooms, pages and acts can "
+            "be searched for."
         }
-    })
+    }))
+}
+
+/// The acts that are called so.
+fn acts_named(wanted: &str) -> Vec<&'static str> {
+    let wanted = wanted.to_lowercase();
+    let forms = registry::forms();
+    let named = forms.filter(|(_, form)| form.title.to_lowercase().contains(&wanted));
+    named.map(|(name, _)| name).collect()
 }
 
 const DEVICES: [&str; 4] = ["User", "Device", "Last seen", "IP address"];
@@ -202,7 +227,7 @@ fn devices(app: &Server, is_wanted: impl Fn(&str, Option<&Sighting>) -> bool) ->
                 rows.push(vec![
                     user(user_id.as_str()),
                     text(device_id.as_str()),
-                    html! { (at.unwrap_or_default()) },
+                    html! { @if let Some(at) = at { (at) } },
                     html! { (from.map(|from| from.to_string()).unwrap_or_default()) },
                 ]);
             }

@@ -57,6 +57,14 @@ const GROUPS: [Group; 6] = [
     ),
 ];
 
+/// The paths and titles of the pages that are called so.
+pub(super) fn pages_named(wanted: &str) -> Vec<(&'static str, &'static str)> {
+    let wanted = wanted.to_lowercase();
+    let all = GROUPS.iter().flat_map(|(_, pages)| *pages);
+    let named = all.filter(|(.., title)| title.to_lowercase().contains(&wanted));
+    named.map(|(_, path, title)| (*path, *title)).collect()
+}
+
 /// A page for this user: the one of this name in the navigation, or one below it.
 pub(super) fn page(
     app: &Server,
@@ -121,6 +129,11 @@ pub(super) fn page(
                 a href={ (HOME) (path) } { (page_title) } " › " span { bdi { (title) } }
             }
         }
+    };
+    let now_ms = app.engine.clock().now_ms();
+    let body = html! {
+        (body)
+        p.note #zone data-now=(now_ms) { "Times are in UTC." }
     };
     Page::new(title, body).of_site(server).framed(STYLE, header).script(SCRIPT)
 }

@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 
 use super::{
-    parts::{at_second, long, table},
+    parts::{ago, at_second, long, table},
     visitor::{ConsoleLogin, Visitor, see_other},
 };
 use crate::{
@@ -12,10 +12,7 @@ use crate::{
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
-use logcabin_ops::{
-    doctor::{Finding, Level, Report, examine},
-    history::terminal::duration,
-};
+use logcabin_ops::doctor::{Finding, Level, Report, examine};
 
 const PATH: &str = "/_logcabin/console/health";
 
@@ -72,7 +69,6 @@ fn body(report: Option<&Report>, is_at_work: bool, now_ms: u64) -> Markup {
 }
 
 fn found(report: &Report, now_ms: u64) -> Markup {
-    let age = duration(now_ms.saturating_sub(report.checked_ms) / 1000);
     let rows: Vec<_> = report.findings.iter().map(row).collect();
     let columns = ["Level", "Check", "What", "Why it matters", "What mends it"];
     html! {
@@ -81,7 +77,9 @@ fn found(report: &Report, now_ms: u64) -> Markup {
             " warning(s), " (report.count(Level::Unknown)) " unknown, "
             (report.count(Level::Ok)) " ok"
         }
-        p.moment { "Examined " (age) " ago, at " (at_second(report.checked_ms)) }
+        p.moment {
+            "Examined " (ago(report.checked_ms, now_ms)) ", at " (at_second(report.checked_ms))
+        }
         (table(&columns, &rows, ""))
     }
 }

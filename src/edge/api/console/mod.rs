@@ -2,11 +2,12 @@
 //!
 //! Whoever logs in gets a session like any other, whose token is in a cookie that scripts cannot
 //! read and that other sites cannot have sent. The pages are complete without scripts; the one
-//! script only refreshes what changes.
+//! script refreshes what changes, shows times in the reader's zone, and the values of plots.
 
 mod account;
 mod activity;
 mod acts;
+mod axis;
 mod bars;
 mod disk;
 mod federation;
@@ -16,12 +17,16 @@ mod health;
 mod lists;
 mod log;
 mod login;
+mod marks;
 mod now;
 mod parts;
 mod past;
+mod pictures;
 mod plot;
 mod progress;
+mod recent;
 mod relations;
+mod severity;
 mod timeline;
 mod unread;
 mod upkeep;
@@ -55,12 +60,15 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(health::page, limited(Class::Admin))
         .on(health::submit, limited(Class::Admin))
         .on(lists::users::list, limited(Class::Admin))
-        .on(lists::users::one, limited(Class::Admin))
+        .on(lists::user::one, limited(Class::Admin))
         .on(lists::rooms::list, limited(Class::Admin))
-        .on(lists::rooms::one, limited(Class::Admin))
+        .on(lists::room::one, limited(Class::Admin))
         .on(lists::media::list, limited(Class::Admin))
+        .on(pictures::thumbnail, limited(Class::Media))
         .on(lists::reports::list, limited(Class::Admin))
         .on(lists::reports::one, limited(Class::Admin))
+        .on(lists::reports::decided, limited(Class::Admin))
+        .on(lists::reports::decide::submit, limited(Class::Admin))
         .on(lists::policies::list, limited(Class::Admin))
         .on(lists::waiting::list, limited(Class::Admin))
         .on(lists::tokens::list, limited(Class::Admin))

@@ -1,43 +1,47 @@
 //! The first page: whether anything is wrong, what there is to do, and how the server does, over
-//! the last hour and the last day.
+//! the last hour, day, week or month.
 
 use maud::{Markup, html};
 
 use super::{
-    parts::short,
-    plot::{Plot, Unit},
+    axis::Unit,
+    marks,
+    parts::{ago, short},
+    recent::{Recent, Values, range},
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     api::server::Server,
     http::{ApiError, Cx, Reply, endpoint},
 };
-use logcabin_engine::Engine;
+use logcabin_base::metrics::{LATENCY, STAGE};
 use logcabin_ops::{
     doctor::{Finding, Level, Report, glance},
     history::terminal::{duration, grouped},
 };
-use logcabin_service::samples::{Sample, Samples};
+use logcabin_service::samples::{Range, Sample, quantile};
 use logcabin_state::State;
 
 endpoint! {
     pub(super) struct Now = GET "/_logcabin/console";
     for ConsoleLogin;
-    {}
+    { range: Option<String> = parameter }
 }
 
 endpoint! {
     /// What changes on it.
     pub(super) struct Plots = GET "/_logcabin/console/plots";
     for ConsoleLogin;
-    {}
+    { range: Option<String> = parameter }
 }
 
-pub(super) async fn page(cx: Cx<Server, Visitor>, _: Now) -> Result<Reply, ApiError> {
+pub(super) async fn page(cx: Cx<Server, Visitor>, request: Now) -> Result<Reply, ApiError> {
+    let range = range(request.range.as_deref(), Range::Hour)?;
     show(&cx, ("Home", "now"), |app| {
         let found = glance(&app.context);
         let examined = app.context.doctor.last_report();
         let now_ms = app.engine.clock().now_ms();
+        let recent = Recent::of(app, range);
         Ok(html! {
             div.pair {
                 section aria-labelledby="wrong" {
@@ -50,8 +54,13 @@ pub(super) async fn page(cx: Cx<Server, Visitor>, _: Now) -> Result<Reply, ApiEr
                 }
             }
             (known(app, now_ms))
-            div id="plots" data-from="/_logcabin/console/plots" {
-                (plots(&app.engine, &app.samples))
+            div.over {
+                h2 { (recent.title()) }
+                (recent.links())
+            }
+            div id="plots" data-from={ "/_logcabin/console/plots" (recent.query()) }
+                data-every=(range.every_ms()) {
+                (plots(&recent))
             }
         })
     })
@@ -66,7 +75,6 @@ fn wrong(found: &Report, examined: Option<&Report>, now_ms: u64) -> Markup {
     let mut bad: Vec<_> = all.iter().filter(|of| of.level >= Level::Warning).collect();
     bad.sort_by_key(|of| std::cmp::Reverse(of.level));
     let unknown = all.iter().filter(|of| of.level == Level::Unknown).count();
-    let ago = |report: &Report| duration(now_ms.saturating_sub(report.checked_ms) / 1000);
     html! {
         @if bad.is_empty() { p.good { "Nothing that was looked at." } } @else {
             ul.lines {
@@ -79,10 +87,12 @@ fn wrong(found: &Report, examined: Option<&Report>, now_ms: u64) -> Markup {
             }
         }
         p.note {
-            "Looked at " (ago(found)) " ago. "
+            "Looked at " (ago(found.checked_ms, now_ms)) ". "
             @if unknown > 0 { (unknown) " check(s) could not be made. " }
             @match examined {
-                Some(report) => { "Other servers were asked " (ago(report)) " ago. " }
+                Some(report) => {
+                    "Other servers were asked " (ago(report.checked_ms, now_ms)) ". "
+                }
                 None => { "Other servers were not asked since the start. " }
             }
             a href="/_logcabin/console/health" { "Health" }
@@ -122,12 +132,12 @@ fn to_do(state: &State) -> Markup {
 
 /// What the server is.
 fn known(app: &Server, now_ms: u64) -> Markup {
-    let ago = |ms: u64| duration(now_ms.saturating_sub(ms) / 1000);
+    let since = |ms: u64| duration(now_ms.saturating_sub(ms) / 1000);
     let state = app.engine.state();
-    let free = app.samples.hour().last().map(|last| Unit::Bytes.show(last.disk_free));
+    let free = app.samples.last().map(|last| Unit::Bytes.show(last.disk_free));
     let facts = [
         ("Version", Some(env!("CARGO_PKG_VERSION").to_owned())),
-        ("Runs for", app.context.doctor.since_ms().map(ago)),
+        ("Runs for", app.context.doctor.since_ms().map(since)),
         ("Users", Some(grouped(state.accounts.len() as u64))),
         ("Rooms", Some(grouped(state.rooms.len() as u64))),
         ("Records", Some(grouped(app.engine.head().offset().get()))),
@@ -142,94 +152,64 @@ fn known(app: &Server, now_ms: u64) -> Markup {
     }
 }
 
-pub(super) async fn part(cx: Cx<Server, Visitor>, _: Plots) -> Result<Reply, ApiError> {
-    let plots = plots(&cx.app.engine, &cx.app.samples);
+pub(super) async fn part(cx: Cx<Server, Visitor>, request: Plots) -> Result<Reply, ApiError> {
+    let range = range(request.range.as_deref(), Range::Hour)?;
+    let plots = plots(&Recent::of(&cx.app, range));
     Ok(Reply::bytes("text/html; charset=utf-8", plots.into_string()))
 }
 
-/// From two samples, the value between them; from one, that at it.
-type Value = fn(&Sample, &Sample) -> Option<f64>;
-
-/// How much something that counts has grown; none if it began again.
-fn grown(before: f64, after: f64) -> Option<f64> {
-    // A sum of nothing is a negative zero.
-    (after >= before).then_some(after - before + 0.0)
-}
-
+/// How much something that counts has grown each second.
 fn rate(of: fn(&Sample) -> f64, before: &Sample, after: &Sample) -> Option<f64> {
     let seconds = after.at_ms.saturating_sub(before.at_ms) as f64 / 1000.0;
-    grown(of(before), of(after)).filter(|_| seconds > 0.0).map(|grown| grown / seconds)
+    // A sum of nothing is a negative zero.
+    let grown = of(after) - of(before) + 0.0;
+    // It may have begun again.
+    (seconds > 0.0 && grown >= 0.0).then(|| grown / seconds)
 }
 
-/// The mean of what was measured between two samples; none if nothing was.
-fn mean(
-    sum: fn(&Sample) -> f64,
-    count: fn(&Sample) -> f64,
-    before: &Sample,
-    after: &Sample,
-) -> Option<f64> {
-    let count = grown(count(before), count(after)).filter(|count| *count > 0.0)?;
-    grown(sum(before), sum(after)).map(|sum| sum / count)
+/// What half of the measurements do not exceed, and what 99 of 100 do not.
+fn percentiles(bounds: &[f64], before: &[f64], after: &[f64]) -> Vec<Option<f64>> {
+    [0.5, 0.99].map(|part| quantile(bounds, before, after, part)).to_vec()
 }
 
-const PLOTS: [(&str, Unit, Value); 10] = [
-    ("Requests per second", Unit::Number, |a, b| rate(|s| s.requests, a, b)),
-    ("Records per second", Unit::Number, |a, b| rate(|s| s.records, a, b)),
-    ("Write to disk, mean", Unit::Seconds, |a, b| mean(|s| s.sync_seconds, |s| s.syncs, a, b)),
-    ("Until a waiting client knows, mean", Unit::Seconds, |a, b| {
-        mean(|s| s.delay_seconds, |s| s.delays, a, b)
+/// Of latencies, the names of [`percentiles`].
+pub(super) const PERCENTILES: &[&str] = &["half", "99 of 100"];
+
+/// The time until a waiting client knows.
+pub(super) const NEWS: Values = |a, b| percentiles(LATENCY, &a.news_within, &b.news_within);
+
+const PLOTS: [(&str, Unit, &[&str], Values); 12] = [
+    ("Requests per second", Unit::Number, &[], |a, b| vec![rate(|s| s.requests, a, b)]),
+    ("Records per second", Unit::Number, &[], |a, b| vec![rate(|s| s.records, a, b)]),
+    ("Failed requests per second", Unit::Number, &[], |a, b| vec![rate(|s| s.errors, a, b)]),
+    ("Answers to requests", Unit::Seconds, PERCENTILES, |a, b| {
+        percentiles(LATENCY, &a.requests_within, &b.requests_within)
     }),
-    ("Failed requests per second", Unit::Number, |a, b| rate(|s| s.errors, a, b)),
-    ("Waiting users", Unit::Number, |_, b| Some(b.waiting)),
-    ("Processor", Unit::Percent, |a, b| rate(|s| s.cpu_seconds * 100.0, a, b)),
-    ("Memory", Unit::Bytes, |_, b| Some(b.memory)),
-    ("Disk used", Unit::Bytes, |_, b| Some(b.disk_used)),
-    ("Deliveries behind, records", Unit::Number, |_, b| Some(b.lag)),
+    ("Writes to disk", Unit::Seconds, PERCENTILES, |a, b| {
+        percentiles(STAGE, &a.writes_within, &b.writes_within)
+    }),
+    ("Until a waiting client knows", Unit::Seconds, PERCENTILES, NEWS),
+    ("Waiting users", Unit::Count, &[], |_, b| vec![Some(b.waiting)]),
+    ("Processor", Unit::Percent, &[], |a, b| vec![rate(|s| s.cpu_seconds * 100.0, a, b)]),
+    ("Memory", Unit::Bytes, &[], |_, b| vec![Some(b.memory)]),
+    ("Disk used", Unit::Bytes, &[], |_, b| vec![Some(b.disk_used)]),
+    ("Disk free", Unit::Bytes, &[], |_, b| vec![Some(b.disk_free)]),
+    ("Deliveries behind, records", Unit::Count, &[], |_, b| vec![Some(b.lag)]),
 ];
 
-fn plots(engine: &Engine, samples: &Samples) -> Markup {
-    let now_ms = engine.clock().now_ms();
-    let of = |title, samples: &[Sample], length_ms: u64| {
-        let from_ms = now_ms.saturating_sub(length_ms);
-        // A stretch without a server has no line.
-        let longest = length_ms / 60;
-        html! {
-            h2 { (title) }
-            div.plots {
-                @for (title, unit, value) in PLOTS {
-                    (Plot {
-                        title,
-                        unit,
-                        from_ms,
-                        to_ms: now_ms,
-                        points: points(samples, from_ms, longest, value),
-                    }.draw())
-                }
+fn plots(recent: &Recent) -> Markup {
+    html! {
+        div.plots {
+            @for (title, unit, names, values) in PLOTS {
+                (recent.plot(title, unit, names, values))
             }
         }
-    };
-    html! {
-        (of("The last hour", &samples.hour(), 3_600_000))
-        (of("The last day", &samples.day(), 86_400_000))
-        p.note { "Times are in UTC." }
+        (marks::listed(&recent.marks))
+        p.note {
+            "A click on a plot, or Enter on a moment, leads to the log at that moment. Answers to \
+             requests are counted without those that wait for news."
+        }
     }
-}
-
-fn points(
-    samples: &[Sample],
-    from_ms: u64,
-    longest_ms: u64,
-    value: Value,
-) -> Vec<(u64, Option<f64>)> {
-    // The first one has none before it, and says what is there at it.
-    let pairs = samples.iter().take(1).chain(samples).zip(samples);
-    pairs
-        .filter(|(_, after)| after.at_ms >= from_ms)
-        .map(|(before, after)| {
-            let is_gap = after.at_ms.saturating_sub(before.at_ms) > longest_ms;
-            (after.at_ms, if is_gap { None } else { value(before, after) })
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -237,21 +217,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_counts_is_shown_as_a_rate_and_has_a_gap_where_the_server_was_down() {
-        let sample = |at_ms, requests| Sample { at_ms, requests, ..Sample::default() };
-        let samples = [
-            sample(0, 0.0),
-            sample(10_000, 50.0),
-            // It was started again.
-            sample(20_000, 5.0),
-            sample(90_000, 100.0),
-            sample(100_000, 100.0),
-        ];
-        let ((_, _, requests), (_, _, memory)) = (PLOTS[0], PLOTS[7]);
-        let found = points(&samples, 5_000, 60_000, requests);
-        let expected = [(10_000, Some(5.0)), (20_000, None), (90_000, None), (100_000, Some(0.0))];
-        assert_eq!(found, expected);
-        assert_eq!(points(&samples[..1], 0, 60_000, requests), [(0, None)]);
-        assert_eq!(points(&samples[..1], 0, 60_000, memory), [(0, Some(0.0))]);
+    fn what_counts_is_shown_as_a_rate_and_latencies_by_percentiles() {
+        let (mut before, mut after) =
+            (Sample::default(), Sample { at_ms: 10_000, ..Sample::default() });
+        (before.requests, after.requests) = (10.0, 60.0);
+        (before.requests_within, after.requests_within) = ([5.0; 19], [105.0; 19]);
+        // 90 of 100 within the first bound, 98 within the second, and one of the rest in the last.
+        (after.requests_within[0], after.requests_within[1]) = (95.0, 103.0);
+        let of = |place: usize, before, after| (PLOTS[place].3)(before, after);
+        assert_eq!(of(0, &before, &after), [Some(5.0)]);
+        assert_eq!(of(0, &after, &after), [None]);
+        let found = of(3, &before, &after);
+        assert!(found[0].is_some_and(|half| half < LATENCY[0]), "{found:?}");
+        assert!(found[1].is_some_and(|most| most > LATENCY[1] && most < LATENCY[2]), "{found:?}");
+        assert_eq!(of(4, &before, &after), [None, None], "nothing was written");
     }
 }

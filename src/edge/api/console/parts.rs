@@ -9,11 +9,11 @@ pub(super) use logcabin_base::text::encoded;
 use crate::http::ApiError;
 use logcabin_base::limits;
 use logcabin_ops::{
-    admin::registry,
+    admin::{registry, reports::ReportSummary, users::UserSummary},
     history::{
         HistoryError,
         moment::{Moment, Time, last_until},
-        terminal::clean,
+        terminal::{clean, duration},
     },
 };
 use logcabin_record::{Offset, Record};
@@ -24,15 +24,29 @@ pub(super) fn query(parts: &[(&str, &Option<String>)]) -> String {
     given.map(|(name, value)| format!("{name}={}&", encoded(value))).collect()
 }
 
-/// A time without its fraction.
-pub(super) fn seconds(time: &str) -> String {
+/// A time as RFC 3339, shown without its fraction. The script shows it in the reader's zone.
+pub(super) fn seconds(time: &str) -> Markup {
     let text = time.split('.').next().unwrap_or(time).replacen('T', " ", 1);
-    text.trim_end_matches('Z').to_owned() + "Z"
+    html! { time datetime=(time) { (text.trim_end_matches('Z')) "Z" } }
 }
 
-/// A time in milliseconds since the Unix epoch, without its fraction.
-pub(super) fn at_second(ms: u64) -> String {
-    Time(ms).to_second() + "Z"
+/// A time in milliseconds since the Unix epoch, as [`seconds`].
+pub(super) fn at_second(ms: u64) -> Markup {
+    seconds(&Time(ms).to_string())
+}
+
+/// How long ago something was, with the time behind it.
+pub(super) fn ago(ms: u64, now_ms: u64) -> Markup {
+    html! {
+        time datetime=(Time(ms)) title={ (Time(ms).to_second()) " UTC" } data-ago {
+            (duration(now_ms.saturating_sub(ms) / 1000)) " ago"
+        }
+    }
+}
+
+/// Where the log is shown as of a time.
+pub(super) fn log_at(ms: u64) -> String {
+    format!("/_logcabin/console/log?at={}", encoded(&Time(ms).to_string()))
 }
 
 /// Text that users wrote, cut, and without what would disturb the page.
@@ -164,6 +178,26 @@ pub(super) fn those(all: &[(&'static str, bool)]) -> String {
     held.collect::<Vec<_>>().join(", ")
 }
 
+/// What is special about an account, in words.
+pub(super) fn status(user: &UserSummary) -> String {
+    those(&[
+        ("guest", user.guest),
+        ("administrator", user.admin),
+        ("locked", user.locked),
+        ("suspended", user.suspended),
+        ("shadow-banned", user.shadow_banned),
+        ("waiting for approval", user.waiting),
+        ("deactivated", user.deactivated),
+        ("erased", user.erased),
+    ])
+}
+
+/// The room of a report.
+pub(super) fn room_of(report: &ReportSummary) -> Markup {
+    let id = report.room_id.as_ref().map(|id| id.as_str());
+    id.map(|id| room(id, report.name.as_deref().unwrap_or(id))).unwrap_or_default()
+}
+
 /// A table; what there is instead of one without rows.
 pub(super) fn table(columns: &[&str], rows: &[Vec<Markup>], none: &str) -> Markup {
     html! {
@@ -198,17 +232,6 @@ pub(super) fn field(name: &str, label: &str, given: &Option<String>, hint: &str)
             label for=(name) { (label) }
             input type="text" id=(name) name=(name) value=(given.as_deref().unwrap_or_default())
                 placeholder=(hint) autocapitalize="none" spellcheck="false";
-        }
-    }
-}
-
-/// The same as [`acts`], by what they are about.
-pub(super) fn act_groups(groups: &[(&str, &[&str])], given: &[(&str, &str)]) -> Markup {
-    html! {
-        dl.record {
-            @for (title, names) in groups.iter().filter(|(_, names)| !names.is_empty()) {
-                dt { (title) } dd { (acts(names, given)) }
-            }
         }
     }
 }

@@ -8,7 +8,7 @@ use ruma::EventId;
 use serde_json::Value;
 
 use super::{
-    bars::round,
+    axis::fixed,
     parts::{field, record, seconds, short, table, text, unanswered, user},
     visitor::{ConsoleLogin, Visitor, show},
 };
@@ -442,10 +442,10 @@ impl Graph {
             a href={ "?event=" (row.offset) }
                 aria-current=[(number == self.focus).then_some("true")] {
                 title { (label) }
-                rect class=(class) x=(round(x)) y=(round(y)) width=(WIDTH) height=(HEIGHT)
+                rect class=(class) x=(fixed(x)) y=(fixed(y)) width=(WIDTH) height=(HEIGHT)
                     rx="4" {}
-                text.who x=(round(x + 8.0)) y=(round(y + 15.0)) { (line(&row.sender)) }
-                text.what x=(round(x + 8.0)) y=(round(y + 30.0)) { (line(&row.text)) }
+                text.who x=(fixed(x + 8.0)) y=(fixed(y + 15.0)) { (line(&row.sender)) }
+                text.what x=(fixed(x + 8.0)) y=(fixed(y + 30.0)) { (line(&row.text)) }
             }
         }
     }

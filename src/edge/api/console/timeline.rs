@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use maud::{Markup, html};
 
 use super::{
+    axis::{self, Unit, fixed},
     parts::{at_second, table},
-    plot::Unit,
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_ops::history::{
-    moment::last_until,
+    moment::{Time, last_until},
     terminal::{bytes, grouped},
 };
 use logcabin_record::{
@@ -44,8 +44,10 @@ const GROUPS: [&str; 5] = [
 /// The size of a drawing, in its own units.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 180.0;
-const TOP: f64 = 16.0;
-const BOTTOM: f64 = HEIGHT - 18.0;
+const LEFT: f64 = 56.0;
+const RIGHT: f64 = WIDTH - 4.0;
+const TOP: f64 = 10.0;
+const BOTTOM: f64 = HEIGHT - 22.0;
 
 endpoint! {
     pub(super) struct Timeline = GET "/_logcabin/console/timeline";
@@ -220,30 +222,31 @@ fn chart(
 ) -> Markup {
     let sum = |part: &Interval| part.groups.iter().map(of).sum::<f64>();
     let most = parts.iter().map(sum).fold(0.0, f64::max);
-    let scale = (BOTTOM - TOP) / if most > 0.0 { most } else { 1.0 };
-    let wide = WIDTH / PARTS as f64;
+    let values = axis::values(unit, most);
+    let scale = (BOTTOM - TOP) / values.last().copied().unwrap_or(1.0);
+    let wide = (RIGHT - LEFT) / PARTS as f64;
+    let second = |ms| Time(ms).to_second() + "Z";
     html! {
         figure.long {
             figcaption { span.title { (title) } strong { (unit.show(most)) " at most" } }
             svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="group" aria-label=(title) {
-                line.grid x1="0" x2=(WIDTH) y1=(BOTTOM) y2=(BOTTOM) {}
+                (axis::times((from, to), (LEFT, RIGHT), (TOP, BOTTOM)))
+                (axis::lines(unit, &values, (LEFT, RIGHT), (TOP, BOTTOM)))
                 @for (number, part) in (0_u32..).zip(parts).filter(|(_, part)| part.records > 0) {
-                    @let x = f64::from(number) * wide;
+                    @let x = LEFT + f64::from(number) * wide;
                     @let label = format!(
-                        "{} to {}: {}", at_second(part.from_ms), at_second(part.to_ms),
+                        "{} to {}: {}", second(part.from_ms), second(part.to_ms),
                         unit.show(sum(part)),
                     );
                     a href=(leads_to(part)) aria-label=(label) {
                         title { (label) }
-                        rect.hit x=(round(x)) y=(TOP) width=(round(wide)) height=(BOTTOM - TOP) {}
+                        rect.hit x=(fixed(x)) y=(TOP) width=(fixed(wide)) height=(BOTTOM - TOP) {}
                         @for (group, top, height) in stack(part, scale, of) {
-                            rect class={ "g" (group) } x=(round(x + 1.0)) y=(round(top))
-                                width=(round(wide - 2.0)) height=(round(height)) {}
+                            rect class={ "g" (group) } x=(fixed(x + 1.0)) y=(fixed(top))
+                                width=(fixed(wide - 2.0)) height=(fixed(height)) {}
                         }
                     }
                 }
-                text.tick x="2" y=(HEIGHT - 5.0) { (at_second(from)) }
-                text.tick.end x=(WIDTH - 2.0) y=(HEIGHT - 5.0) { (at_second(to)) }
             }
         }
     }
@@ -269,10 +272,6 @@ fn stack(part: &Interval, scale: f64, of: fn(&(f64, f64)) -> f64) -> Vec<(usize,
         }
     }
     bars
-}
-
-fn round(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 #[cfg(test)]

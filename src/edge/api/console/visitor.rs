@@ -92,13 +92,31 @@ pub(in crate::api) async fn logged_in(
 /// A page whose body takes long to compute: it waits its turn in the queue for long work.
 pub(super) async fn show(
     cx: &Cx<Server, Visitor>,
-    (title, name): (&str, &str),
+    names: (&str, &str),
     body: impl FnOnce(&Server) -> Result<Markup, ApiError>,
 ) -> Result<Reply, ApiError> {
+    let body = in_turn(cx, body).await?;
+    Ok(cx.caller.page(&cx.app, names, body).reply())
+}
+
+/// The same, with what is shown in the place of its title before the body.
+pub(super) async fn show_headed(
+    cx: &Cx<Server, Visitor>,
+    names: (&str, &str),
+    parts: impl FnOnce(&Server) -> Result<(Markup, Markup), ApiError>,
+) -> Result<Reply, ApiError> {
+    let (heading, body) = in_turn(cx, parts).await?;
+    Ok(cx.caller.page(&cx.app, names, body).headed(heading).reply())
+}
+
+/// Work for a page that waits its turn in the queue for long work.
+pub(super) async fn in_turn<T>(
+    cx: &Cx<Server, Visitor>,
+    work: impl FnOnce(&Server) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
     let whose = Requester::User(cx.caller.session.user_id.clone());
-    let body = cx.app.long_work.run(&whose, true, || body(&cx.app)).await;
-    let body = body.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
-    Ok(cx.caller.page(&cx.app, (title, name), body).reply())
+    let done = cx.app.long_work.run(&whose, true, || work(&cx.app)).await;
+    done.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?
 }
 
 /// Refuses every request if the console is disabled.
@@ -142,6 +160,11 @@ pub(super) fn require_same_site(headers: &HeaderMap) -> Result<(), ApiError> {
 impl Visitor {
     pub(super) const fn browser_session(&self) -> &Session {
         &self.session
+    }
+
+    /// In whose name long work waits its turn.
+    pub(super) fn requester(&self) -> Requester {
+        Requester::User(self.session.user_id.clone())
     }
 
     /// A page of the console: the one of this name in the navigation, or one below it.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use maud::{Markup, html};
 
 use super::{
+    acts::button,
     parts::{
-        at_second, encoded, field, moment, record, seconds, short, table, text, unanswered, value,
+        at_second, encoded, field, long, moment, record, seconds, short, table, text, unanswered,
+        value,
     },
     visitor::{ConsoleLogin, Visitor, show},
 };
@@ -27,6 +29,9 @@ use logcabin_ops::history::{
     why::{FORMS, Subject},
 };
 
+/// What an act of its own takes back, if nothing changed it since.
+const UNDOABLE: [&str; 3] = ["user.status", "room.block", "media.quarantine"];
+
 endpoint! {
     pub(super) struct Why = GET "/_logcabin/console/why";
     for ConsoleLogin;
@@ -37,13 +42,13 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, request: Why) -> Result<Reply, ApiError> {
-    show(&cx, ("Who changed it", "past"), |app| view(&app.engine, &request)).await
+    show(&cx, ("Who changed it", "past"), |app| view(app, &request)).await
 }
 
-fn view(engine: &Engine, request: &Why) -> Result<Markup, ApiError> {
+fn view(app: &Server, request: &Why) -> Result<Markup, ApiError> {
     let words = request.of.as_deref().unwrap_or_default();
     let found =
-        (!words.is_empty()).then(|| look(engine, words, request.at.as_deref())).transpose()?;
+        (!words.is_empty()).then(|| look(&app.engine, words, request.at.as_deref())).transpose()?;
     let shown = Some(words.replace('\n', " "));
     Ok(html! {
         form.filters method="get" role="search" {
@@ -51,7 +56,7 @@ fn view(engine: &Engine, request: &Why) -> Result<Markup, ApiError> {
             (field("at", "As of", &request.at, "record, time, or -10m"))
             button type="submit" { "Ask" }
         }
-        @if let Some(found) = &found { (answer(words, found)) } @else {
+        @if let Some(found) = &found { (answer(app, words, found)?) } @else {
             p { "Name a value to see who changed it, and when:" }
             pre tabindex="0" { (FORMS) }
         }
@@ -73,9 +78,12 @@ fn look(engine: &Engine, words: &str, at: Option<&str>) -> Result<Nearby, ApiErr
     nearby(&history, &subject, bounds).map_err(unanswered)
 }
 
-fn answer(words: &str, found: &Nearby) -> Markup {
+fn answer(app: &Server, words: &str, found: &Nearby) -> Result<Markup, ApiError> {
+    let newest = found.steps.last().map(|step| step.offset);
     let row = |step: &Step| {
-        vec![
+        let reason = app.context.reason_for(step.offset)?;
+        let is_undoable = newest == Some(step.offset) && UNDOABLE.contains(&&*step.kind);
+        Ok(vec![
             record(step.offset),
             html! { (seconds(&step.time)) },
             text(&step.kind),
@@ -84,16 +92,20 @@ fn answer(words: &str, found: &Nearby) -> Markup {
             html! {
                 div {
                     (text(&step.text))
+                    @if let Some(reason) = &reason { p.note { "Because: " bdi { (long(reason)) } } }
                     @if let Some(resolution) = &step.resolution { (resolved(resolution)) }
+                    @if is_undoable {
+                        (button("Undo", "undo", &[("record", &step.offset.to_string())]))
+                    }
                 }
             },
             value(&step.before),
             value(&step.after),
-        ]
+        ])
     };
-    let rows: Vec<_> = found.steps.iter().rev().map(row).collect();
+    let rows = found.steps.iter().rev().map(row).collect::<Result<Vec<_>, ApiError>>()?;
     let columns = ["Record", "Time", "Kind", "Who", "What", "Before", "After"];
-    html! {
+    Ok(html! {
         h2 { bdi { (short(&words.replace('\n', " "))) } }
         (table(&columns, &rows, "No record about it was found."))
         @if let Some(left) = found.left {
@@ -104,7 +116,7 @@ fn answer(words: &str, found: &Nearby) -> Markup {
                 a href={ "?of=" (encoded(words)) "&at=" (left) } { "Earlier" }
             }
         }
-    }
+    })
 }
 
 /// What state resolution decided, and by which rules.

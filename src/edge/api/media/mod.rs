@@ -4,7 +4,7 @@ mod error;
 mod file;
 pub(super) mod files;
 mod preview;
-mod serving;
+pub(super) mod serving;
 
 use super::server::Server;
 use crate::http::{Class, Table, limited};

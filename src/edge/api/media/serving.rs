@@ -14,23 +14,23 @@ use crate::{
 use logcabin_base::{limits, threads};
 use logcabin_engine::Engine;
 use logcabin_media::{
-    Download, DownloadError, FileLocation,
+    Download, DownloadError, FileLocation, Store,
     picture::{self, Format, PictureError, Thumbnail, ThumbnailSpec},
 };
-use logcabin_record::Command;
+use logcabin_record::{Command, command::FileHash};
 use logcabin_service::{
     media::{Media, ServedFile, keep_thumbnail, kept},
     requester::Requester,
 };
 
 /// What it takes to answer with files.
-pub(super) struct Serving<'a> {
+pub(in crate::api) struct Serving<'a> {
     engine: &'a Engine,
     media: &'a Media,
 }
 
 impl<'a> Serving<'a> {
-    pub(super) fn of(app: &'a Server) -> Self {
+    pub(in crate::api) fn of(app: &'a Server) -> Self {
         Self { engine: &app.engine, media: &app.media }
     }
 
@@ -113,14 +113,11 @@ impl<'a> Serving<'a> {
         headers: &HeaderMap,
     ) -> Result<Reply, ApiError> {
         let wish = wish.rounded();
-        let (store, name) = match &found {
-            ServedFile::Own(stored) => (Arc::clone(&self.media.store), stored.hash),
-            ServedFile::Copy(place, _) => (Arc::clone(&place.store), place.name),
-        };
+        let (store, name) = self.stored_as(&found);
         let ready = threads::spawn_blocking(move || kept(&store, &name, wish)).await;
         let (content, format) = match ready.map_err(ApiError::internal)? {
             Some((bytes, format)) => (Content::Bytes(bytes), format),
-            None => self.make_thumbnail(&found, wish, caller).await?,
+            None => self.make_thumbnail(&found, wish, caller, false).await?,
         };
         let about = FileMetadata {
             content_type: Some(format.content_type().to_owned()),
@@ -131,11 +128,39 @@ impl<'a> Serving<'a> {
         file::reply(content, about, headers)
     }
 
+    /// A thumbnail whose bytes this server has encoded, also of a picture that is small already.
+    pub(in crate::api) async fn draw(
+        &self,
+        found: &ServedFile,
+        wish: ThumbnailSpec,
+        caller: &Requester,
+    ) -> Result<(Bytes, Format), ApiError> {
+        let (store, name) = self.stored_as(found);
+        let ready = threads::spawn_blocking(move || kept(&store, &name, wish)).await;
+        if let Some(ready) = ready.map_err(ApiError::internal)? {
+            return Ok(ready);
+        }
+        match self.make_thumbnail(found, wish, caller, true).await? {
+            (Content::Bytes(bytes), format) => Ok((bytes, format)),
+            (Content::File(_), _) => Err(no_thumbnail()),
+        }
+    }
+
+    /// Under which name a file is in which store, where its thumbnails are, too.
+    fn stored_as(&self, found: &ServedFile) -> (Arc<Store>, FileHash) {
+        match found {
+            ServedFile::Own(stored) => (Arc::clone(&self.media.store), stored.hash),
+            ServedFile::Copy(place, _) => (Arc::clone(&place.store), place.name),
+        }
+    }
+
+    /// With `redraws`, a picture that is small enough is encoded again.
     async fn make_thumbnail(
         &self,
         found: &ServedFile,
         mut wish: ThumbnailSpec,
         caller: &Requester,
+        redraws: bool,
     ) -> Result<(Content, Format), ApiError> {
         enum ThumbnailResult {
             Kept(Bytes, Format),
@@ -161,10 +186,17 @@ impl<'a> Serving<'a> {
             let Some(thumbnail) = made.into_iter().next() else {
                 return Err(PictureError::Broken("nothing came of it".to_owned()));
             };
-            if let Thumbnail::Made(format, bytes) = &thumbnail {
-                keep_thumbnail(store, &name, wish, *format, bytes);
-            }
-            Ok(ThumbnailResult::Answer(thumbnail))
+            Ok(ThumbnailResult::Answer(match thumbnail {
+                Thumbnail::Original(_) if redraws => {
+                    let (format, bytes) = picture::redrawn(&path)?;
+                    Thumbnail::Made(format, bytes)
+                }
+                Thumbnail::Made(format, bytes) => {
+                    keep_thumbnail(store, &name, wish, format, &bytes);
+                    Thumbnail::Made(format, bytes)
+                }
+                original @ Thumbnail::Original(_) => original,
+            }))
         };
         match threads::spawn_blocking(move || turn.work(making)).await {
             Ok(Ok(ThumbnailResult::Kept(bytes, format))) => Ok((Content::Bytes(bytes), format)),
@@ -179,17 +211,15 @@ impl<'a> Serving<'a> {
             Ok(Err(PictureError::TooLarge)) => {
                 Err(ApiError::too_large("The picture is too large for a thumbnail."))
             }
-            Ok(Err(error)) => {
-                let text = "There can be no thumbnail of this file.";
-                Err(ApiError::bad_request(text).with_cause(error))
-            }
+            Ok(Err(error)) => Err(no_thumbnail().with_cause(error)),
             // A decoder panicked.
-            Err(error) => {
-                let text = "There can be no thumbnail of this file.";
-                Err(ApiError::bad_request(text).with_cause(error))
-            }
+            Err(error) => Err(no_thumbnail().with_cause(error)),
         }
     }
+}
+
+fn no_thumbnail() -> ApiError {
+    ApiError::bad_request("There can be no thumbnail of this file.")
 }
 
 pub(super) fn wish(

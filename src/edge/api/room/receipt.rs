@@ -19,15 +19,22 @@ use logcabin_decide::ephemeral::{SetFullyRead, SetReceipt, is_thread};
 /// Whether the fully-read marker may move to an earlier event (MSC4446).
 #[derive(Deserialize)]
 pub(super) struct Backward {
-    #[serde(default, alias = "com.beeper.allow_backward")]
-    allow_backward: bool,
+    allow_backward: Option<bool>,
+    #[serde(rename = "com.beeper.allow_backward")]
+    unstable: Option<bool>,
+}
+
+impl Backward {
+    fn is_allowed(&self) -> bool {
+        self.allow_backward.or(self.unstable).unwrap_or(false)
+    }
 }
 
 pub(super) async fn receipt(
     cx: Cx<Server>,
     Extended { request, more }: Extended<create_receipt::Request, Backward>,
 ) -> Result<Json, ApiError> {
-    let Backward { allow_backward } = more;
+    let allow_backward = more.is_allowed();
     let thread_id = request.thread.as_str().map(ToOwned::to_owned);
     if thread_id.as_deref().is_some_and(|id| !is_thread(id)) {
         return Err(ApiError::invalid_param("`thread_id` is not a thread."));
@@ -59,7 +66,7 @@ pub(super) async fn read_markers(
         None => Ok(()),
     };
     let marker = async |event_id: Option<OwnedEventId>| match event_id {
-        Some(event_id) => set_fully_read(&cx, room_id.clone(), event_id, more.allow_backward).await,
+        Some(event_id) => set_fully_read(&cx, room_id.clone(), event_id, more.is_allowed()).await,
         None => Ok(()),
     };
     // Concurrently: in a large room, both receipts wait for the same turn.

@@ -85,8 +85,9 @@ pub(super) struct RedactOnceBody {
 #[derive(Default, Deserialize)]
 pub(super) struct RelatedRedactions {
     /// Their relation types; `*` stands for all.
-    #[serde(default, rename = "with_rel_types", alias = "org.matrix.msc3912.with_relations")]
-    rel_types: Option<Vec<String>>,
+    with_rel_types: Option<Vec<String>>,
+    #[serde(rename = "org.matrix.msc3912.with_relations")]
+    unstable: Option<Vec<String>>,
 }
 
 /// The client's transaction, which belongs to its session and to one endpoint with its path.
@@ -256,7 +257,7 @@ impl Redaction {
         transaction: Option<Transaction>,
     ) -> Result<OwnedEventId, ApiError> {
         let Self { room_id, event_id, reason, related } = self;
-        let rel_types = related.rel_types.unwrap_or_default();
+        let rel_types = related.with_rel_types.or(related.unstable).unwrap_or_default();
         must_own_if_suspended(cx, &event_id, !rel_types.is_empty())?;
         if rel_types.len() > limits::FILTER_RELATED {
             let most = limits::FILTER_RELATED;
@@ -277,7 +278,11 @@ impl Redaction {
         let redaction =
             send(cx, room_id, kind, None, content.into(), Some(event_id), transaction, None)
                 .await?;
-        related.redact(&cx.app.engine, &cx.origin()).await?;
+        // A repeated request got here although its user has been shadow-banned since.
+        let standing = cx.app.engine.state().accounts.standing(&cx.caller.user_id);
+        if !standing.is_some_and(|standing| standing.shadow_banned) {
+            related.redact(&cx.app.engine, &cx.origin()).await?;
+        }
         Ok(redaction)
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     http::{ApiError, Cx, ErrorCode, Json},
 };
 use logcabin_config::EraseAfter;
-use logcabin_decide::redaction::may_see_redacted;
+use logcabin_decide::redaction::may_redact_others;
 use logcabin_read::events::EventForm;
 use logcabin_record::{Offset, Payload};
 use logcabin_state::Room;
@@ -97,7 +97,7 @@ pub(super) async fn event(
 fn check_unredacted(cx: &Cx<Server>, room: &Arc<Room>, event: Offset) -> Result<(), ApiError> {
     let (engine, user_id) = (&cx.app.engine, &cx.caller.user_id);
     let is_admin = engine.state().accounts.standing(user_id).is_some_and(|of| of.admin);
-    if !is_admin && !may_see_redacted(&engine.env(), room, user_id)? {
+    if !is_admin && !may_redact_others(&engine.env(), room, user_id)? {
         return Err(ApiError::forbidden("You may not see what was redacted in this room."));
     }
     let record = engine.log().get(event)?;

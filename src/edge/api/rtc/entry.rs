@@ -1,14 +1,19 @@
 //! The way into a call, whoever asks: only members of the room get there.
 
-use ruma::{OwnedRoomId, RoomId, UserId};
+use std::time::Instant;
+
+use ruma::{OwnedRoomId, RoomId, ServerName, UserId};
 
 use crate::{
     api::{answer::not_in_it, server::Server},
     http::{ApiError, ErrorCode},
 };
 use logcabin_base::limits;
+use logcabin_log::ReadError;
 use logcabin_outside::livekit::{Livekit, LivekitError, room_name};
+use logcabin_read::servers::admits;
 use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// Where somebody wants to take part, and what they may do there.
 pub(super) struct Entry<'a> {
@@ -49,9 +54,26 @@ impl Server {
         user_id: &UserId,
     ) -> Result<(), ApiError> {
         let room = self.room(room_id)?;
-        let is_in = room.has_server(&self.config.server.name);
-        let is_in = is_in && room.is_joined(user_id, Offset::MAX);
+        let is_in = room.is_joined(user_id, Offset::MAX)
+            && self.calls_with(&room, user_id.server_name())?;
         is_in.then_some(()).ok_or_else(not_in_it)
+    }
+
+    /// Whether users of a homeserver take part in the calls of a room: it is in the room, as this
+    /// server is, and the room's access control list admits it.
+    pub(super) fn calls_with(&self, room: &Room, server: &ServerName) -> Result<bool, ReadError> {
+        let own = &self.config.server.name;
+        let are_in = room.has_server(own) && room.has_server(server);
+        Ok(are_in && (server == own || admits(self.engine.events(), room, server)?))
+    }
+
+    /// Counts a token for calls against a user for whom others vouch.
+    pub(super) fn count_call_token(&self, user_id: &UserId) -> Result<(), ApiError> {
+        if !self.config.rate_limits.enabled {
+            return Ok(());
+        }
+        let taken = self.outside.call_tokens.take(user_id.to_owned(), Instant::now());
+        taken.map_err(ApiError::limit_exceeded)
     }
 }
 

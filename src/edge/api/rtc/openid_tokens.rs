@@ -1,8 +1,6 @@
 //! Tokens for calls, for whoever shows by an OpenID token who they are: what clients of today ask
 //! for, of this server's users and of others.
 
-use std::time::Instant;
-
 use ruma::{OwnedServerName, OwnedUserId, RoomId, UserId, api::auth_scheme::NoAccessToken};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -151,12 +149,12 @@ async fn user_of(
     }
     if *matrix_server_name == cx.app.config.server.name {
         let user_id = openid::user_of(&cx.app, access_token).ok_or_else(unauthorised)?;
-        count(cx, &user_id)?;
+        cx.app.count_call_token(&user_id)?;
         rights::may_take_part(&cx.app.engine, &user_id)?;
         return Ok(user_id);
     }
     let room = cx.app.room(room_id).map_err(|_| unauthorised())?;
-    if !cx.is_remote(matrix_server_name) || !room.has_server(matrix_server_name) {
+    if !cx.is_remote(matrix_server_name) || !cx.app.calls_with(&room, matrix_server_name)? {
         return Err(unauthorised());
     }
     let asked = cx.remote_openid_user(matrix_server_name, access_token).await;
@@ -167,16 +165,8 @@ async fn user_of(
     if user_id.server_name() != matrix_server_name {
         return Err(unauthorised());
     }
-    count(cx, &user_id)?;
+    cx.app.count_call_token(&user_id)?;
     Ok(user_id)
-}
-
-fn count(cx: &Cx<Server, ()>, user_id: &UserId) -> Result<(), ApiError> {
-    if !cx.app.config.rate_limits.enabled {
-        return Ok(());
-    }
-    let taken = cx.app.outside.call_tokens.take(user_id.to_owned(), Instant::now());
-    taken.map_err(ApiError::limit_exceeded)
 }
 
 /// The one refusal for all that is wrong with a token.

@@ -81,6 +81,7 @@ pub(in crate::api) async fn get_for_server(
         return Err(not_in_it());
     }
     must_be_names(&[&asked.call.slot_id, &asked.call.member_id])?;
+    cx.app.count_call_token(&asked.user_id)?;
     give(&cx.app, &asked, false).await
 }
 
@@ -88,7 +89,7 @@ pub(in crate::api) async fn get_for_server(
 /// users send by it.
 async fn give(app: &Server, asked: &AskedForUser, can_publish: bool) -> Result<Json, ApiError> {
     let AskedForUser { user_id, call: Call { url, room_id, slot_id, member_id } } = asked;
-    if !app.outside.livekit.as_ref().is_some_and(|livekit| livekit.url() == url) {
+    if app.outside.livekit.as_ref().is_none_or(|livekit| livekit.url() != url) {
         return Err(ApiError::invalid_param("This is not the address of this server's LiveKit."));
     }
     let identity = identity(&[user_id.as_str(), member_id]);
@@ -105,16 +106,22 @@ async fn elsewhere(
 ) -> Result<String, ApiError> {
     let room_id = &asked.call.room_id;
     cx.app.must_be_joined(room_id, &asked.user_id)?;
-    if !cx.is_remote(server) || !cx.app.room(room_id)?.has_server(server) {
+    if !cx.is_remote(server) || !cx.app.calls_with(&*cx.app.room(room_id)?, server)? {
         return Err(not_in_it());
+    }
+    let standing = cx.app.engine.state().accounts.standing(&asked.user_id);
+    if standing.is_some_and(|standing| standing.shadow_banned) {
+        // They meet nobody.
+        return Err(not_let_in());
     }
     let given = cx.remote_call_token(server, asked).await;
     given.map_err(|error| match error.code() {
         ErrorCode::Forbidden | ErrorCode::InvalidParam | ErrorCode::LimitExceeded { .. } => error,
-        _ => {
-            let told = "The other server does not let you into its calls now.";
-            let told = ApiError::new(ErrorCode::Unknown, told);
-            told.with_status(http::StatusCode::BAD_GATEWAY).with_cause(error.message().to_owned())
-        }
+        _ => not_let_in().with_cause(error.message().to_owned()),
     })
+}
+
+fn not_let_in() -> ApiError {
+    let told = "The other server does not let you into its calls now.";
+    ApiError::new(ErrorCode::Unknown, told).with_status(http::StatusCode::BAD_GATEWAY)
 }

@@ -36,7 +36,7 @@ impl Act for DeleteMedia {
 
     const FORM: Option<&'static Form> = Some(&Form {
         title: "Delete files",
-        fields: &[Field::new("of", "File, user or room", Kind::Media)],
+        fields: &[Field::new("of", "Files, a user or a room", Kind::Media)],
         is_final: true,
         foretells: true,
     });

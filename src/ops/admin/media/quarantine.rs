@@ -39,7 +39,7 @@ impl Act for QuarantineMedia {
     const FORM: Option<&'static Form> = Some(&Form {
         title: "Quarantine files, or release them",
         fields: &[
-            Field::new("of", "File, user or room", Kind::Media),
+            Field::new("of", "Files, a user or a room", Kind::Media),
             Field::new("quarantined", "In quarantine", Kind::Flag),
         ],
         is_final: false,

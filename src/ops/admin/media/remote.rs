@@ -12,6 +12,7 @@ use super::list::MediaSummary;
 use crate::admin::{
     act::{Act, Attribution},
     context::{ActContext, ActError},
+    form::{Field, Form, Kind},
 };
 use logcabin_base::background;
 use logcabin_media::remote::{RemoteFile, RemoteFiles};
@@ -34,6 +35,17 @@ impl Act for PurgeRemoteMedia {
     const NAME: &'static str = "purge-remote-media";
     const DONE: &'static str = "purged";
     type Done = RemoteMediaPurged;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Delete copies of files of other homeservers",
+        fields: &[Field::new(
+            "before_ms",
+            "Last used before (milliseconds since the Unix epoch)",
+            Kind::Number,
+        )],
+        is_final: false,
+        foretells: false,
+    });
 
     async fn perform(self, context: &ActContext, _: Attribution) -> Result<Self::Done, ActError> {
         let files = copies(context)?;

@@ -1,6 +1,6 @@
 //! List the open reports, the newest first.
 
-use ruma::UserId;
+use ruma::{RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::summary::{ReportSummary, summary};
@@ -43,51 +43,45 @@ pub fn list(
 /// How many of the newest open reports are compared with one.
 const COMPARED: usize = 1000;
 
-/// Other open reports about the same event or the same user as this one, the newest first.
-pub fn related(
+/// The newest open reports about a room or its events, the newest first.
+pub fn about_room(
     context: &ActContext,
-    to: &ReportSummary,
+    room_id: &RoomId,
     limit: usize,
 ) -> Result<Vec<ReportSummary>, ReadError> {
-    let reported = to.target_user_id.as_ref().or(to.sender.as_ref());
-    let mut found = Vec::new();
+    let reports = &context.engine.state().reports;
+    let of_room = reports.of_room(room_id).into_iter().rev().take(limit);
+    let open = of_room.filter_map(|id| Some((id, reports.get(id)?)));
+    open.map(|(id, report)| summary(context, id, report)).collect()
+}
+
+/// The open reports about a user or what they sent, and those that they made, the newest first.
+pub fn involving(
+    context: &ActContext,
+    user_id: &UserId,
+    limit: usize,
+) -> Result<(Vec<ReportSummary>, Vec<ReportSummary>), ReadError> {
+    let (mut about, mut by) = (Vec::new(), Vec::new());
     for (id, report) in context.engine.state().reports.all().into_iter().rev().take(COMPARED) {
-        if found.len() >= limit {
-            break;
+        let is_by = report.reporter == *user_id;
+        let summary = summary(context, id, report)?;
+        if about.len() < limit && summary.about().is_some_and(|of| of == user_id) {
+            about.push(summary.clone());
         }
-        if id != to.id {
-            let other = summary(context, id, report)?;
-            let about = other.target_user_id.as_ref().or(other.sender.as_ref());
-            let is_same_event = other.event_id.is_some() && other.event_id == to.event_id;
-            if is_same_event || (about.is_some() && about == reported) {
-                found.push(other);
-            }
+        if by.len() < limit && is_by {
+            by.push(summary);
         }
     }
-    Ok(found)
+    Ok((about, by))
 }
 
 /// The open reports about a user, or about what they sent, the newest first.
 pub fn about(context: &ActContext, user_id: &UserId) -> Result<Vec<Offset>, ReadError> {
     let mut found = Vec::new();
     for (id, report) in context.engine.state().reports.all().into_iter().rev() {
-        let ReportSummary { target_user_id, sender, .. } = summary(context, id, report)?;
-        if target_user_id.or(sender).as_deref() == Some(user_id) {
+        if summary(context, id, report)?.about().is_some_and(|of| of == user_id) {
             found.push(id);
         }
     }
     Ok(found)
-}
-
-/// A page of the open reports, the newest first, and how many there are.
-pub fn page(
-    context: &ActContext,
-    from: usize,
-    limit: usize,
-) -> Result<(Vec<ReportSummary>, usize), ReadError> {
-    let all = context.engine.state().reports.all();
-    let total = all.len();
-    let shown = all.into_iter().rev().skip(from).take(limit);
-    let shown = shown.map(|(id, report)| summary(context, id, report));
-    Ok((shown.collect::<Result<_, _>>()?, total))
 }

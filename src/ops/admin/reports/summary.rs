@@ -32,6 +32,13 @@ pub struct ReportSummary {
     pub(crate) canonical_alias: Option<String>,
 }
 
+impl ReportSummary {
+    /// The reported user, or who sent the reported event.
+    pub fn about(&self) -> Option<&OwnedUserId> {
+        self.target_user_id.as_ref().or(self.sender.as_ref())
+    }
+}
+
 pub(super) fn summary(
     context: &ActContext,
     id: Offset,

@@ -25,7 +25,7 @@ pub struct RoomDetails {
     #[serde(flatten)]
     pub summary: RoomSummary,
     pub topic: Option<String>,
-    pub(crate) avatar: Option<String>,
+    pub avatar: Option<String>,
     /// How many devices its local members are logged in on.
     pub(crate) joined_local_devices: usize,
     /// Whether all who were in it have forgotten it.

@@ -241,7 +241,7 @@ async fn the_console_shows_who_waits_and_decides_about_several_at_once() {
     for part in ["@ann:e2e.test", "127.0.0.1", "type=\"checkbox\"", "refuse-users"] {
         assert!(list.contains(part), "no `{part}` in {list}");
     }
-    assert!(page("/users/%40ann%3Ae2e.test").await.contains("waiting for approval"));
+    assert!(page("/users/%40ann%3Ae2e.test").await.contains("Waiting for approval"));
     // What is ticked is filled in.
     let ticked = "/act/approve-users?users=%40ann%3Ae2e.test&users=%40bob%3Ae2e.test";
     let form = page(ticked).await;

@@ -1,22 +1,21 @@
-//! Uploaded files, the newest first.
+//! Uploaded files as a grid, the newest first.
 
-use maud::html;
+use maud::{Markup, html};
 use ruma::UserId;
 
+use super::{
+    choice,
+    tiles::{FILES, Files, Only, Wanted},
+};
 use crate::{
     api::{
         console::{
-            parts::{self, acts, at_second, field, query, table, text, user as user_link},
+            parts::{self, field, query},
             visitor::{ConsoleLogin, Visitor, show},
         },
         server::Server,
     },
     http::{ApiError, Cx, Reply, endpoint},
-};
-use logcabin_base::limits;
-use logcabin_ops::{
-    admin::media::{MediaOf, list as describe},
-    history::terminal::bytes,
 };
 
 endpoint! {
@@ -24,6 +23,8 @@ endpoint! {
     for ConsoleLogin;
     {
         user: Option<String> = parameter,
+        name: Option<String> = parameter,
+        only: Option<String> = parameter,
         before: Option<String> = parameter,
     }
 }
@@ -32,52 +33,62 @@ pub(in super::super) async fn list(
     cx: Cx<Server, Visitor>,
     request: MediaList,
 ) -> Result<Reply, ApiError> {
-    let MediaList { user, before } = &request;
-    let before = parts::before(before)?;
+    let MediaList { user, name, only, before } = &request;
+    let start = parts::before(before)?;
     show(&cx, ("Media", "media"), |app| {
-        let of = user.as_deref().map(<&UserId>::try_from).transpose();
+        let there = |text: &Option<String>| text.clone().filter(|text| !text.trim().is_empty());
+        let of = there(user);
+        let of = of.as_deref().map(|user| <&UserId>::try_from(user.trim())).transpose();
         let of = of.map_err(|_| ApiError::invalid_param("`user` is the id of a user."))?;
-        let most = limits::CONSOLE_ROWS;
-        let found = app.engine.state().media.newest(before, most, of);
-        let ids = found.iter().map(|(_, id)| id.to_string()).collect();
-        let files = describe(&app.context, &MediaOf::Ids(ids))?.media;
-        let rows: Vec<_> = files
-            .iter()
-            .map(|file| {
-                let id = file.media_id.as_str();
-                let is = match (&file.quarantined_by, file.safe_from_quarantine) {
-                    (Some(by), _) => format!("in quarantine, by {by}"),
-                    (None, true) => "exempt from quarantine".to_owned(),
-                    (None, false) => String::new(),
-                };
-                let change = if file.quarantined_by.is_some() { "no" } else { "yes" };
-                let given = [("of", id), ("media", id), ("quarantined", change)];
-                vec![
-                    text(id),
-                    text(file.upload_name.as_deref().unwrap_or_default()),
-                    text(file.media_type.as_deref().unwrap_or_default()),
-                    html! { (bytes(file.media_length)) },
-                    user_link(file.user_id.as_ref().map(|id| id.as_str()).unwrap_or_default()),
-                    html! { (at_second(file.created_ts)) },
-                    text(&is),
-                    acts(&["quarantine-media", "protect-media", "delete-media"], &given),
-                ]
-            })
-            .collect();
-        let left = found.last().filter(|_| found.len() == most).map(|(offset, _)| *offset);
-        let columns = ["File", "Name", "Type", "Size", "User", "Uploaded", "Status", "Acts"];
+        let kind = Only::NAMES.iter().find(|(name, ..)| Some(*name) == only.as_deref());
+        let kind = kind.map(|(.., only)| *only).unwrap_or_default();
+        let wanted = Wanted { user_id: of, name: there(name), only: kind };
+        let files = Files::newest(app, &wanted, start, FILES)?;
+        let choices = Only::NAMES.map(|(name, words, _)| (name, words));
         Ok(html! {
             form.filters method="get" role="search" {
                 (field("user", "User", user, "@user:server"))
+                (field("name", "Name", name, "part of a name or id"))
+                (choice("only", "Only", only, &choices))
                 button type="submit" { "Search" }
             }
-            (table(&columns, &rows, "No file has been uploaded."))
-            @if let Some(left) = left {
+            (grid(app, &files))
+            @if files.left.is_some() || before.is_some() {
                 p.pages {
-                    a href={ "?" (query(&[("user", user)])) "before=" (left) } { "Older files" }
+                    @let given = query(&[("user", user), ("name", name), ("only", only)]);
+                    @if before.is_some() { a href={ "?" (given) } { "Newest files" } }
+                    @if let Some(left) = files.left {
+                        a href={ "?" (given) "before=" (left) } { "Older files" }
+                    }
                 }
             }
         })
     })
     .await
+}
+
+/// The buttons lead to the forms of the acts, with the files filled in that are ticked.
+fn grid(app: &Server, files: &Files) -> Markup {
+    let act = |name: &str| format!("/_logcabin/console/act/{name}");
+    html! {
+        @if files.is_empty() {
+            p.note {
+                @if files.left.is_some() { "None of these files. There may be older ones." }
+                @else { "No file has been uploaded." }
+            }
+        } @else {
+            form.choose method="get" {
+                (files.tiles(app, true))
+                div.several {
+                    p.note data-chosen { "Those that are ticked:" }
+                    button type="submit" name="quarantined" value="yes"
+                        formaction=(act("quarantine-media")) { "Quarantine" }
+                    button.second type="submit" name="quarantined" value="no"
+                        formaction=(act("quarantine-media")) { "Release" }
+                    button.second type="submit" formaction=(act("delete-media")) { "Delete" }
+                }
+                p.note { "Nothing happens before you confirm." }
+            }
+        }
+    }
 }

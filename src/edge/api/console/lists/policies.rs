@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use crate::{
     api::{
         console::{
+            acts::button,
             parts::{acts, at_second, long, record, room, table},
             visitor::{ConsoleLogin, Visitor, show},
         },
@@ -51,7 +52,7 @@ pub(in super::super) async fn list(
                 None => {}
             }
             h2 { "Kept away since this server started" }
-            (kept(&kept_away(&app.context)?))
+            (kept(&kept_away(&app.context)?, &lists))
         })
     })
     .await
@@ -132,7 +133,7 @@ fn tested(matches: &[PolicyMatch]) -> Markup {
     table(&heads, &rows, "No rule matches.")
 }
 
-fn kept(kept: &[KeptLine]) -> Markup {
+fn kept(kept: &[KeptLine], lists: &[PolicyList]) -> Markup {
     let row = |kept: &KeptLine| {
         vec![
             html! { @if let Some(ms) = kept.last_ts { (at_second(ms)) } },
@@ -144,8 +145,31 @@ fn kept(kept: &[KeptLine]) -> Markup {
                 @if let Some(rule) = kept.rule { (record(rule)) }
                 @if let Some(setting) = &kept.setting { code { (setting) } }
             },
+            except(kept, lists),
         ]
     };
     let rows: Vec<_> = kept.iter().map(row).collect();
-    table(&["Last", "Of", "Who or what", "Outcome", "Times", "Rule"], &rows, "Nothing.")
+    let columns = ["Last", "Of", "Who or what", "Outcome", "Times", "Rule", "Acts"];
+    table(&columns, &rows, "Nothing.")
+}
+
+/// Has the list left as it is, but for this user, homeserver or room.
+fn except(kept: &KeptLine, lists: &[PolicyList]) -> Markup {
+    let list = lists.iter().find(|list| Some(&list.room_id) == kept.list.as_ref());
+    let is_excepted = |list: &PolicyList| list.except.contains(&kept.name);
+    // Such a name would except others, too.
+    let is_pattern = kept.name.contains(|of: char| of.is_whitespace() || "*?".contains(of));
+    let list = list.filter(|list| !is_excepted(list) && !is_pattern);
+    let Some(list) = list else { return Markup::default() };
+    let areas: Vec<_> = list.areas.iter().map(|area| area.name()).collect();
+    let except: Vec<_> = list.except.iter().chain([&kept.name]).map(String::as_str).collect();
+    let given = [
+        ("room", list.room_id.as_str()),
+        ("areas", &areas.join(" ")),
+        ("order", &list.order.to_string()),
+        ("except", &except.join(" ")),
+        ("takedowns", if list.takedowns { "yes" } else { "no" }),
+        ("hold_above", &list.hold_above.to_string()),
+    ];
+    button("Except", "subscribe-policy-list", &given)
 }

@@ -1,15 +1,12 @@
-//! Rooms: a list, and a page for each.
+//! The list of rooms.
 
-use maud::{Markup, html};
-use ruma::RoomVersionId;
+use maud::html;
 
 use super::{choice, pages, start};
 use crate::{
     api::{
         console::{
-            parts::{
-                acts, encoded, facts, field, record, room, short, table, text, those, user, why,
-            },
+            parts::{field, room, table, text, those, user},
             visitor::{ConsoleLogin, Visitor, show},
         },
         server::Server,
@@ -17,8 +14,7 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
-use logcabin_ops::admin::rooms::{RoomOrder, RoomSearch, details, list as search};
-use logcabin_record::room_version::is_old;
+use logcabin_ops::admin::rooms::{RoomOrder, RoomSearch, list as search};
 
 endpoint! {
     /// The list.
@@ -30,12 +26,6 @@ endpoint! {
         order: Option<String> = parameter,
         from: Option<String> = parameter,
     }
-}
-
-endpoint! {
-    pub(in super::super) struct OneRoom = GET "/_logcabin/console/rooms/{room}";
-    for ConsoleLogin;
-    { room: String = path }
 }
 
 pub(in super::super) async fn list(
@@ -99,65 +89,4 @@ pub(in super::super) async fn list(
         })
     })
     .await
-}
-
-pub(in super::super) async fn one(
-    cx: Cx<Server, Visitor>,
-    request: OneRoom,
-) -> Result<Reply, ApiError> {
-    let title = format!("Room {}", short(&request.room));
-    show(&cx, (&title, "rooms"), |app| {
-        let found = app.context.room(&request.room)?;
-        let details = details(&app.context, &request.room)?;
-        let room = &details.summary;
-        let id = room.room_id.as_str();
-        let why = |words: &[&str]| why(&[&["room", id], words].concat(), None);
-        let or = |text: &Option<String>| short(text.as_deref().unwrap_or("–"));
-        let yes = |is: bool| if is { "yes" } else { "no" };
-        let rows = [
-            ("Room", text(id)),
-            ("Name", html! { bdi { (or(&room.name)) } " " (why(&["name"])) }),
-            ("Topic", html! { bdi { (or(&details.topic)) } " " (why(&["topic"])) }),
-            (
-                "Alias",
-                html! { bdi { (or(&room.canonical_alias)) } " " (why(&["canonical_alias"])) },
-            ),
-            ("Creator", user(room.creator.as_deref().unwrap_or_default())),
-            ("Version", version(&room.version)),
-            ("Joined", html! { (room.joined_members) }),
-            ("Events", html! { (room.events) }),
-            ("In the directory", html! { (yes(room.public)) " " (why(&["directory"])) }),
-            ("Encrypted", html! { bdi { (or(&room.encryption)) } " " (why(&["encryption"])) }),
-            ("Who may join", html! { bdi { (or(&room.join_rules)) } " " (why(&["join_rules"])) }),
-            ("Blocked", html! { (yes(room.blocked)) }),
-            ("Created", record(found.created)),
-        ];
-        Ok(html! {
-            nav.tools aria-label="More about this room" {
-                a href={ "/_logcabin/console/past?room=" (encoded(id)) } {
-                    "Time travel, members and state"
-                }
-                a href={ "/_logcabin/console/log?room=" (encoded(id)) } { "Records" }
-            }
-            (facts(&rows))
-            h2 { "Acts" }
-            (acts(
-                &[
-                    "join-room", "make-room-admin", "upgrade-room", "block-room",
-                    "quarantine-media", "purge-history", "shut-down-room", "purge-room",
-                ],
-                &[("room", id), ("of", id)],
-            ))
-        })
-    })
-    .await
-}
-
-/// A room's version, and what to do about an old one.
-fn version(version: &str) -> Markup {
-    let is_old = RoomVersionId::try_from(version).is_ok_and(|version| is_old(&version));
-    html! {
-        (text(version))
-        @if is_old { " – old: ids prove nothing here. Upgrade the room, below or with a client." }
-    }
 }

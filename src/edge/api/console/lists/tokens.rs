@@ -37,7 +37,9 @@ pub(in super::super) async fn list(
                     text(&token.id),
                     text(token.label.as_deref().unwrap_or_default()),
                     html! { (token.uses) " of " (allowed.as_deref().unwrap_or("any number")) },
-                    html! { (token.expires_ms.map(at_second).unwrap_or_else(|| "never".to_owned())) },
+                    html! {
+                        @match token.expires_ms { Some(ms) => (at_second(ms)), None => "never" }
+                    },
                     html! { @if token.good { "good" } @else { "used up or expired" } },
                     acts(
                         &["update-registration-token", "delete-registration-token"],

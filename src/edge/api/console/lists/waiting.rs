@@ -6,6 +6,7 @@ use super::{pages, start};
 use crate::{
     api::{
         console::{
+            acts::button,
             parts::{at_second, long, record, table, text, user},
             visitor::{ConsoleLogin, Visitor, show},
         },
@@ -22,7 +23,7 @@ endpoint! {
     { from: Option<String> = parameter }
 }
 
-/// The buttons lead to the forms of the acts, with those filled in who are ticked.
+/// The buttons lead to what the acts would do for those who are ticked.
 pub(in super::super) async fn list(
     cx: Cx<Server, Visitor>,
     request: WaitingList,
@@ -35,7 +36,12 @@ pub(in super::super) async fn list(
             @if let Some(question) = question {
                 p { "They were asked: " q { bdi { (long(question)) } } }
             }
-            form.choose method="get" {
+            @if found.len() > 1 {
+                @let all: Vec<_> = found.iter().map(|one| one.user_id.as_str()).collect();
+                @let all = all.join(" ");
+                (button("Approve all that are shown", "approve-users", &[("users", &all)]))
+            }
+            form.choose method="post" {
                 (rows(&found))
                 @if !found.is_empty() {
                     p {

@@ -6,7 +6,7 @@ use crate::{
     api::{
         console::{
             lists::{pages, start},
-            parts::{at_second, facts, record, table, text},
+            parts::{ago, at_second, facts, long, record, short, table, text},
             visitor::{ConsoleLogin, Visitor, show},
         },
         server::Server,
@@ -16,7 +16,8 @@ use crate::{
 use logcabin_base::{clock::Clock, limits};
 use logcabin_ops::{
     admin::snapshots::{BackupRow, Backups, backups},
-    history::terminal::{duration, grouped},
+    doctor::{Level, glance},
+    history::terminal::grouped,
 };
 use logcabin_record::Epoch;
 
@@ -66,7 +67,10 @@ fn body(app: &Server, from: usize, found: &Backups, newest: Option<&BackupRow>) 
             None => {
                 p.bad role="status" { "The log knows of no backup." }
             }
-            Some(newest) => { (last(app.engine.clock(), app.epoch, newest, end.get())) }
+            Some(newest) => {
+                (last(app.engine.clock(), app.epoch, newest, end.get()))
+                (verified(app))
+            }
         }
         h2 { "Backups that the log knows of" }
         (table(&columns, &rows, "None."))
@@ -88,7 +92,6 @@ fn body(app: &Server, from: usize, found: &Backups, newest: Option<&BackupRow>) 
 /// How old the newest backup is, and what it lacks.
 fn last(clock: &Clock, epoch: Epoch, newest: &BackupRow, end: u64) -> Markup {
     let moment = newest.copy.moment;
-    let age = clock.now_ms().saturating_sub(newest.noted_ms) / 1000;
     let lacks = match moment.epoch == epoch {
         true => grouped(end.saturating_sub(moment.offset.get())),
         // The log was rewound since: what it has in common with the backup is not known here.
@@ -96,8 +99,21 @@ fn last(clock: &Clock, epoch: Epoch, newest: &BackupRow, end: u64) -> Markup {
     };
     html! {
         dl.facts {
-            div { dt { "The last backup" } dd { (duration(age)) " ago" } }
+            div { dt { "The last backup" } dd { (ago(newest.noted_ms, clock.now_ms())) } }
             div { dt { "Records since" } dd { (lacks) } }
+        }
+    }
+}
+
+/// Whether the newest backup was verified, and what to do if not.
+fn verified(app: &Server) -> Markup {
+    let found = glance(&app.context).findings.into_iter();
+    html! {
+        @for of in found.filter(|of| of.check == "backup-verified") {
+            p.good[of.level == Level::Ok].bad[of.level == Level::Warning] role="status" {
+                bdi { (short(&of.what)) }
+            }
+            @if of.level != Level::Ok { p.note { bdi { (long(&of.mend)) } } }
         }
     }
 }
