@@ -15,7 +15,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("history purges", 1, "a5acc3e87e16cd3d"),
     ("policy lists", 1, "66f1b42faabe6331"),
     ("notices", 1, "8a7c2faff6c4bd3b"),
-    ("reports", 1, "2d3adedff11b61f1"),
+    ("reports", 2, "05bc5db51f5a3e0c"),
     ("memberships", 1, "a444a02e8130f0d6"),
     ("undone memberships", 1, "51bd8255628748d7"),
     ("usage", 2, "a084b0a3913d94c4"),
