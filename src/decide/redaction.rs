@@ -83,6 +83,30 @@ impl Redact {
     }
 }
 
+/// Redact an event as a user does, unless it was redacted before.
+#[derive(Clone, Debug)]
+pub struct RedactOnce(pub SendEvent);
+
+impl Proposal for RedactOnce {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        self.0.stream()
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let Self(redaction) = self;
+        let env = commit.env;
+        let room = env.state.rooms.get(&redaction.room_id);
+        let Some((room, redacts)) = room.zip(redaction.redacts.as_ref()) else { return Ok(()) };
+        let event = env.events.find_shown(&env.state, redacts)?;
+        match event.and_then(|event| room.redaction_of(event.offset, Offset::MAX)) {
+            Some(_) => Ok(()),
+            None => redaction.decide(commit).map(|_| ()),
+        }
+    }
+}
+
 /// Whether a user is in a room, and may redact events of others there.
 pub fn may_redact_others(env: &Env, room: &Arc<Room>, user_id: &UserId) -> Result<bool, Refusal> {
     let draft = RoomDraft::of(Arc::clone(room));

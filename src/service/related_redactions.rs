@@ -6,7 +6,11 @@ use ruma::{
 };
 
 use logcabin_base::{background::at_length, limits};
-use logcabin_decide::{Refusal, redaction::may_redact_others, send::SendEvent};
+use logcabin_decide::{
+    Refusal,
+    redaction::{RedactOnce, may_redact_others},
+    send::SendEvent,
+};
 use logcabin_engine::{Engine, ProposeError};
 use logcabin_record::{Offset, Origin};
 use logcabin_state::RelatesTo;
@@ -39,7 +43,6 @@ impl RedactRelated {
             let redacting = redactions.map(|redaction| engine.propose(origin.clone(), redaction));
             for redacted in join_all(redacting).await {
                 match redacted {
-                    // It may have been redacted meanwhile.
                     Ok(_) | Err(ProposeError::Refused(_)) => {}
                     Err(error) => return Err(error),
                 }
@@ -48,8 +51,8 @@ impl RedactRelated {
         Ok(())
     }
 
-    fn redaction(&self, engine: &Engine, event_id: &OwnedEventId) -> SendEvent {
-        SendEvent {
+    fn redaction(&self, engine: &Engine, event_id: &OwnedEventId) -> RedactOnce {
+        RedactOnce(SendEvent {
             room_id: self.room_id.clone(),
             sender: self.by.clone(),
             event_type: TimelineEventType::RoomRedaction,
@@ -58,10 +61,11 @@ impl RedactRelated {
             redacts: Some(event_id.clone()),
             transaction: None,
             ts: engine.clock().timestamp(),
-        }
+        })
     }
 
-    /// The newest related events that are not redacted and that the user may redact.
+    /// The newest related events that are not redacted and that the user may redact. State is not
+    /// among them: whoever sets it could have a room's foundations redacted by somebody else.
     fn related(&self, engine: &Engine) -> Result<Vec<OwnedEventId>, Refusal> {
         let (state, events) = (engine.state(), engine.events());
         let mut related = Vec::new();
@@ -82,7 +86,8 @@ impl RedactRelated {
                 let Some(event) = events.get(child)? else { continue };
                 let relation = RelatesTo::of(&event.content);
                 let is_wanted = relation.is_some_and(|relation| is_wanted(&relation.rel_type));
-                if is_wanted && (may_all || event.sender == self.by) {
+                let is_state = event.state_key.is_some();
+                if is_wanted && !is_state && (may_all || event.sender == self.by) {
                     related.push(event.event_id.clone());
                 }
                 if related.len() >= most {

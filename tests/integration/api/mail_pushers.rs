@@ -127,7 +127,9 @@ async fn only_an_address_of_ones_own_gets_mail_and_only_while_it_is_that() {
         let mut body = pusher(ADDRESS);
         body["pushkey"] = written.into();
         ann.post("/pushers/set", body).await.ok();
-        assert_eq!(ann.get("/pushers").await.ok(), json!({ "pushers": [pusher(ADDRESS)] }));
+        let mut shown = pusher(ADDRESS);
+        shown["org.matrix.msc3881.enabled"] = true.into();
+        assert_eq!(ann.get("/pushers").await.ok(), json!({ "pushers": [shown] }));
     }
     // It is for those who are away: it stays when a session ends, which one of an app does not.
     let second = User::login(&ann.http, "ann", PASSWORD).await;

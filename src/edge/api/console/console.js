@@ -159,7 +159,10 @@ function prepare(root) {
   root.querySelectorAll(".canvas").forEach(readPlot);
 }
 prepare(document);
-if (zone) zone.textContent = `Times are in ${Intl.DateTimeFormat().resolvedOptions().timeZone}; point at one to see it in UTC.`;
+if (zone) {
+  const here = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (here !== "UTC") zone.textContent = `Times are in ${here}; point at one to see it in UTC.`;
+}
 
 // Refreshes the plots, unless somebody reads one.
 const plots = document.getElementById("plots");
