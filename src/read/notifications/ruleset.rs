@@ -187,6 +187,7 @@ mod tests {
     fn the_default_rules_stand_in_the_order_of_the_specification() {
         let expected = [
             ".m.rule.master",
+            ENCRYPTED,
             ".m.rule.suppress_notices",
             ".m.rule.invite_for_me",
             ".m.rule.member_event",

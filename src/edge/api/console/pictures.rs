@@ -126,7 +126,7 @@ pub(super) fn is_here(app: &Server, address: &MxcUri) -> bool {
 }
 
 fn path(address: &MxcUri, size: Size) -> Option<String> {
-    let (server, media_id) = address.parts().ok()?;
+    let (server, media_id) = address.parts().ok().filter(|(_, media_id)| !media_id.is_empty())?;
     let (server, media_id) = (encoded(server.as_str()), encoded(media_id));
     Some(format!("{HOME}/thumbnail/{server}/{media_id}?width={}", size.width()))
 }
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(path(hostile.into(), Size::Small), None, "{hostile}");
         }
         let path = path("mxc://a.example:8448/abc".into(), Size::Large);
-        let expected = "/_logcabin/console/thumbnail/a.example%3A8448/abc?width=800";
+        let expected = "/_logcabin/console/thumbnail/a%2Eexample%3A8448/abc?width=800";
         assert_eq!(path.as_deref(), Some(expected));
     }
 }
