@@ -9,10 +9,11 @@ use ruma::{
 use serde_json::Value;
 
 use super::{
-    Commit, Env, Membership, NewEvent, Proposal, Refusal, RoomDraft, moderation::in_the_name_of,
-    send::SendEvent,
+    Commit, Env, Membership, NewEvent, Powers, Proposal, Refusal, RoomDraft,
+    moderation::in_the_name_of, send::SendEvent,
 };
-use logcabin_read::events::StoredEvent;
+use logcabin_log::ReadError;
+use logcabin_read::events::{EventStore, StoredEvent};
 use logcabin_record::{
     Offset, Stream,
     command::{RoomRedactSender, UserRedact, UserRedactFinish},
@@ -108,10 +109,13 @@ impl Proposal for RedactOnce {
 }
 
 /// Whether a user is in a room, and may redact events of others there.
-pub fn may_redact_others(env: &Env, room: &Arc<Room>, user_id: &UserId) -> Result<bool, Refusal> {
-    let draft = RoomDraft::of(Arc::clone(room));
-    Ok(draft.membership(env, user_id)? == Some(Membership::Join)
-        && draft.powers(env)?.may_redact_others(user_id))
+pub fn may_redact_others(
+    events: &EventStore,
+    room: &Room,
+    user_id: &UserId,
+) -> Result<bool, ReadError> {
+    Ok(room.is_joined(user_id, Offset::MAX)
+        && Powers::of_room(room, events)?.may_redact_others(user_id))
 }
 
 /// What says in a kick or a ban that the user's events are redacted, by the present name of

@@ -71,7 +71,7 @@ impl RedactRelated {
         let mut related = Vec::new();
         let Some(room) = state.rooms.get(&self.room_id) else { return Ok(related) };
         let Some(parent) = events.find(&state, &self.parent)? else { return Ok(related) };
-        let may_all = may_redact_others(&engine.env(), &room, &self.by)?;
+        let may_all = may_redact_others(events, &room, &self.by)?;
         let is_wanted =
             |rel_type: &str| self.rel_types.iter().any(|of| of == "*" || of == rel_type);
         let (most, now) = (limits::RELATED_REDACTED, Offset::MAX);

@@ -22,7 +22,7 @@ pub struct Reports(#[serde(with = "serializers::locked")] RwLock<Open>);
 #[serde(from = "(BTreeMap<Offset, Report>, VecDeque<ClosedReport>)")]
 struct Open {
     pub reports: BTreeMap<Offset, Report>,
-    /// The first first, and at most [`limits::CLOSED_REPORTS`].
+    /// Oldest first; at most [`limits::CLOSED_REPORTS`].
     closed: VecDeque<ClosedReport>,
     /// The number of reports by reporter.
     #[serde(skip)]

@@ -153,22 +153,21 @@ where
 /// the query, the handler learns who asks.
 pub struct AsOfRequest<R>(pub(crate) R);
 
-impl<R: IncomingRequest + Send + 'static> Endpoint for AsOfRequest<R> {
+impl<R> Endpoint for AsOfRequest<R>
+where
+    R: IncomingRequest + Send + 'static,
+    R::Authentication: Gate,
+{
     type Gate = AsOf;
     const METHOD: Method = R::METHOD;
     const MARKED: bool = R::RATE_LIMITED;
 
     fn paths() -> Vec<&'static str> {
-        R::PATH_BUILDER.all_paths().collect()
+        <R as Endpoint>::paths()
     }
 
     fn read(received: Received<'_>) -> Result<Self, ApiError> {
-        let Received { method, uri, headers, body, args, checks, .. } = received;
-        let mut http = Request::new(&body[..]);
-        *http.method_mut() = method;
-        *http.uri_mut() = uri.clone();
-        *http.headers_mut() = headers;
-        decode::request::<R>(http, args, checks).map(Self)
+        R::read(received).map(Self)
     }
 }
 

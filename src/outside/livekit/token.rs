@@ -116,7 +116,7 @@ pub fn room_name(room_id: &str, slot_id: &str, apart: Option<&str>) -> String {
     }
 }
 
-/// LiveKit's name for somebody in a call, of whom these are known.
+/// LiveKit's identity for a participant, derived from these ids.
 pub fn identity(parts: &[&str]) -> String {
     hash(parts)
 }

@@ -583,14 +583,15 @@ impl Pushers {
             return Ok(None);
         }
         let now = self.engine.head().offset().min(state.applied());
-        let unread = || match notification::is_without_counts(pusher) {
+        let is_uncounted = notification::is_without_counts(pusher);
+        if is_uncounted && item.what == Subject::Count {
+            return Ok(None);
+        }
+        let unread = || match is_uncounted {
             true => Ok(0),
             false => self.unread.of_user(&state, events, user_id, now),
         };
         if item.what == Subject::Count {
-            if notification::is_without_counts(pusher) {
-                return Ok(None);
-            }
             let unread = unread()?;
             let before = self.queues.lock().unread(pusher.since);
             let is_news = before.is_none_or(|before| unread < before);

@@ -60,7 +60,7 @@ pub(super) struct UserBody {
 }
 
 impl UserBody {
-    /// Without what is so already: tools send whole accounts back, also those that are closed.
+    /// Drops the fields that change nothing: tools send whole accounts back, even deactivated ones.
     fn changes_of(mut self, is: Option<UserSummary>) -> Self {
         let Some(is) = is else { return self };
         self.admin.take_if(|admin| *admin == is.admin);

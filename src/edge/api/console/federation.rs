@@ -5,7 +5,9 @@ use maud::{Markup, html};
 
 use super::{
     lists::{pages, start},
-    parts::{acts, at_second, encoded, facts, long, record, room, short, table, text, user},
+    parts::{
+        acts, at_second, encoded, facts, long, record, room, server, short, table, text, user,
+    },
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
@@ -169,11 +171,7 @@ fn rows(found: &Destinations, now_ms: u64) -> Markup {
     let row = |of: &DestinationRow| {
         let name = of.server_name.as_str();
         vec![
-            html! {
-                a href={ "/_logcabin/console/federation/server/" (encoded(name)) } {
-                    bdi { (short(name)) }
-                }
-            },
+            server(name),
             html! { (of.rooms) },
             html! { (of.up_to) },
             waiting(&of.waiting),

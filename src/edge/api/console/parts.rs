@@ -192,6 +192,13 @@ pub(super) fn status(user: &UserSummary) -> String {
     ])
 }
 
+/// A link to another homeserver.
+pub(super) fn server(name: &str) -> Markup {
+    html! {
+        a href={ "/_logcabin/console/federation/server/" (encoded(name)) } { bdi { (short(name)) } }
+    }
+}
+
 /// The room of a report.
 pub(super) fn room_of(report: &ReportSummary) -> Markup {
     let id = report.room_id.as_ref().map(|id| id.as_str());

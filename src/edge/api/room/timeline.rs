@@ -1,6 +1,6 @@
 //! Reading a room's timeline: pages of history and single events.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use ruma::api::{
     Direction,
@@ -94,10 +94,10 @@ pub(super) async fn event(
 }
 
 /// Refuses to show what was redacted, if the caller may not see it or it was erased.
-fn check_unredacted(cx: &Cx<Server>, room: &Arc<Room>, event: Offset) -> Result<(), ApiError> {
+fn check_unredacted(cx: &Cx<Server>, room: &Room, event: Offset) -> Result<(), ApiError> {
     let (engine, user_id) = (&cx.app.engine, &cx.caller.user_id);
     let is_admin = engine.state().accounts.standing(user_id).is_some_and(|of| of.admin);
-    if !is_admin && !may_redact_others(&engine.env(), room, user_id)? {
+    if !is_admin && !may_redact_others(engine.events(), room, user_id)? {
         return Err(ApiError::forbidden("You may not see what was redacted in this room."));
     }
     let record = engine.log().get(event)?;

@@ -1,7 +1,10 @@
 //! The reports that were closed last: what was decided, by whom and when. And what was reported
 //! before about the same.
 
-use super::summary::{ReportSummary, summary};
+use super::{
+    list::newest,
+    summary::{ReportSummary, summary},
+};
 use crate::admin::context::ActContext;
 use logcabin_log::ReadError;
 use logcabin_record::{Command, Offset};
@@ -105,16 +108,17 @@ pub fn earlier(
     to: &ReportSummary,
     limit: usize,
 ) -> Result<Vec<EarlierReport>, ReadError> {
-    let reports = &context.engine.state().reports;
     let mut found = Vec::new();
-    for (id, report) in reports.all().into_iter().rev().take(COMPARED) {
+    for (id, report) in newest(context).take(COMPARED) {
         if id != to.id {
             let report = summary(context, id, report)?;
             let same = same(to, &report);
             found.extend(same.map(|same| EarlierReport { report, same, decision: None }));
         }
     }
-    for ClosedReport { report: id, by } in reports.closed().into_iter().take(COMPARED) {
+    for ClosedReport { report: id, by } in
+        context.engine.state().reports.closed().into_iter().take(COMPARED)
+    {
         let Some(report) = as_it_was(context, id)? else { continue };
         if let Some(same) = same(to, &report) {
             let decision = Some(decision(context, by)?);

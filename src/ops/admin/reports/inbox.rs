@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 
-use super::summary::{ReportSummary, summary};
+use super::{
+    list::newest,
+    summary::{ReportSummary, summary},
+};
 use crate::admin::context::ActContext;
 use logcabin_log::ReadError;
 use logcabin_record::Offset;
@@ -67,7 +70,7 @@ impl Subject {
 /// The reports of each line, the newest first.
 fn groups(context: &ActContext, query: InboxQuery) -> Vec<Vec<(Offset, Report)>> {
     let mut by_subject = BTreeMap::<Subject, Vec<(Offset, Report)>>::new();
-    for (id, report) in context.engine.state().reports.all().into_iter().rev() {
+    for (id, report) in newest(context) {
         by_subject.entry(Subject::of(&report)).or_default().push((id, report));
     }
     let is_wanted = |of: &Subject| query.kind.is_none_or(|kind| kind == of.kind());
@@ -105,12 +108,9 @@ pub fn inbox(
 
 /// All open reports about the same as this open one, the newest first.
 pub fn of_same_line(context: &ActContext, id: Offset) -> Vec<Offset> {
-    let reports = &context.engine.state().reports;
-    let Some(subject) = reports.get(id).map(|report| Subject::of(&report)) else {
-        return Vec::new();
-    };
-    let all = reports.all().into_iter().rev();
-    all.filter(|(_, report)| Subject::of(report) == subject).map(|(id, _)| id).collect()
+    let Some(report) = context.engine.state().reports.get(id) else { return Vec::new() };
+    let subject = Subject::of(&report);
+    newest(context).filter(|(_, report)| Subject::of(report) == subject).map(|(id, _)| id).collect()
 }
 
 /// The newest report of the line after the one with this report; the first line, if that is the

@@ -30,17 +30,21 @@ impl Act for ListReports {
     }
 }
 
+/// The open reports, the newest first.
+pub(super) fn newest(context: &ActContext) -> impl Iterator<Item = (Offset, Report)> {
+    context.engine.state().reports.all().into_iter().rev()
+}
+
 /// The open reports that `wanted` lets through, the newest first.
 pub fn list(
     context: &ActContext,
     wanted: impl Fn(&Report) -> bool,
 ) -> Result<Vec<ReportSummary>, ReadError> {
-    let all = context.engine.state().reports.all().into_iter().rev();
-    let wanted = all.filter(|(_, report)| wanted(report));
+    let wanted = newest(context).filter(|(_, report)| wanted(report));
     wanted.map(|(id, report)| summary(context, id, report)).collect()
 }
 
-/// How many of the newest open reports are compared with one.
+/// How many of the newest open reports are looked at for one user.
 const COMPARED: usize = 1000;
 
 /// The newest open reports about a room or its events, the newest first.
@@ -62,7 +66,10 @@ pub fn involving(
     limit: usize,
 ) -> Result<(Vec<ReportSummary>, Vec<ReportSummary>), ReadError> {
     let (mut about, mut by) = (Vec::new(), Vec::new());
-    for (id, report) in context.engine.state().reports.all().into_iter().rev().take(COMPARED) {
+    for (id, report) in newest(context).take(COMPARED) {
+        if about.len() >= limit && by.len() >= limit {
+            break;
+        }
         let is_by = report.reporter == *user_id;
         let summary = summary(context, id, report)?;
         if about.len() < limit && summary.about().is_some_and(|of| of == user_id) {
@@ -78,7 +85,7 @@ pub fn involving(
 /// The open reports about a user, or about what they sent, the newest first.
 pub fn about(context: &ActContext, user_id: &UserId) -> Result<Vec<Offset>, ReadError> {
     let mut found = Vec::new();
-    for (id, report) in context.engine.state().reports.all().into_iter().rev() {
+    for (id, report) in newest(context) {
         if summary(context, id, report)?.about().is_some_and(|of| of == user_id) {
             found.push(id);
         }

@@ -8,7 +8,7 @@ use ruma::{Int, OwnedUserId, UserId};
 use super::pages;
 use crate::{
     api::{
-        console::parts::{encoded, record, short, table, user, why},
+        console::parts::{record, server, table, user, why},
         server::Server,
     },
     http::ApiError,
@@ -70,12 +70,6 @@ fn ordered(room: &Room, powers: &Powers<'_>) -> Vec<(OwnedUserId, Offset)> {
     first.sort_by_cached_key(|(user_id, _)| std::cmp::Reverse(powers.level(user_id)));
     first.extend(rest);
     first
-}
-
-fn server(name: &str) -> Markup {
-    html! {
-        a href={ "/_logcabin/console/federation/server/" (encoded(name)) } { bdi { (short(name)) } }
-    }
 }
 
 /// The homeservers whose users are in the room, those with most members first.

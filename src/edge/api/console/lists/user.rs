@@ -17,8 +17,8 @@ use crate::{
         console::{
             frame::HOME,
             parts::{
-                acts, at_second, encoded, facts, record, room as room_link, seconds, short, table,
-                text, unanswered, user as user_link, why,
+                acts, at_second, encoded, facts, record, room as room_link, room_of, seconds,
+                short, table, text, unanswered, user as user_link, why,
             },
             pictures::{avatar, heading},
             severity::{Choice, Severity, choices},
@@ -293,9 +293,6 @@ fn reports(about: &[ReportSummary], by: &[ReportSummary], made: usize) -> Markup
         of.iter()
             .map(|report| {
                 let reason = report.reason.as_deref().filter(|reason| !reason.trim().is_empty());
-                let room_of = report.room_id.as_ref().map(|id| {
-                    room_link(id.as_str(), report.name.as_deref().unwrap_or(id.as_str()))
-                });
                 vec![
                     html! {
                         a href={ (HOME) "/reports/" (report.id) } {
@@ -304,15 +301,14 @@ fn reports(about: &[ReportSummary], by: &[ReportSummary], made: usize) -> Markup
                     },
                     html! { (at_second(report.received_ts)) },
                     other(report),
-                    room_of.unwrap_or_default(),
+                    room_of(report),
                 ]
             })
             .collect()
     };
     let reporter = |report: &ReportSummary| user_link(report.user_id.as_str());
     let reported = |report: &ReportSummary| {
-        let of = report.target_user_id.as_ref().or(report.sender.as_ref());
-        of.map(|of| user_link(of.as_str())).unwrap_or_default()
+        report.about().map(|of| user_link(of.as_str())).unwrap_or_default()
     };
     let about = rows(about, &reporter);
     let by = rows(by, &reported);
